@@ -1,0 +1,36 @@
+"""The errors a user is meant to read: one clear line, and the exit code of the command that ends with it."""
+
+
+class WeglError(Exception):
+    """A failure that is the input's, the machine's or the job file's, and not a bug.
+
+    The command line prints the message as one line and leaves with `exit_code`. The message says what was found and
+    where, what is allowed, and what to do.
+    """
+
+    exit_code = 1
+
+
+class JobFileError(WeglError):
+    """The job file or the command's arguments cannot be used as they are."""
+
+    exit_code = 2
+
+
+class SourceError(WeglError):
+    """The input as a whole cannot be read: a missing file, a broken archive, files that contradict one another."""
+
+
+class MissingDependencyError(WeglError):
+    """An optional package is needed and not installed; the message holds the line that installs it."""
+
+    @classmethod
+    def for_extra(cls, package: str, extra: str) -> "MissingDependencyError":
+        """Name the package that is missing and the extra that brings it."""
+        return cls(f"{package} is needed here and is not installed: run  pip install 'wegl-dask[{extra}]'")
+
+
+class TooManyRejectedError(WeglError):
+    """More rows were rejected than the job file allows."""
+
+    exit_code = 3

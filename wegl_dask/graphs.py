@@ -1,0 +1,400 @@
+"""Many graphs as one set of flat arrays, and the checks that decide whether a graph can be embedded."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+IntArray = npt.NDArray[np.integer]
+FloatArray = npt.NDArray[np.floating]
+
+VIRTUAL = -1
+"""The category of a virtual node and of its edges: no category of any vocabulary."""
+
+
+@dataclass(frozen=True)
+class GraphSchema:
+    """What all graphs of a collection have in common: which features they carry, and their vocabularies.
+
+    Attributes
+    ----------
+    node_category_counts : tuple of int
+        Size of the vocabulary of every categorical node feature; values are 0 .. count - 1.
+    edge_category_counts : tuple of int
+        Likewise for the edges.
+    node_attribute_width, edge_attribute_width : int
+        Number of real-valued features of a node and of an edge.
+    """
+
+    node_category_counts: tuple[int, ...] = ()
+    edge_category_counts: tuple[int, ...] = ()
+    node_attribute_width: int = 0
+    edge_attribute_width: int = 0
+
+
+@dataclass(frozen=True)
+class GraphBatch:
+    """Graphs stored one after another in flat arrays.
+
+    Graph ``i`` owns nodes ``node_offsets[i]:node_offsets[i + 1]`` and edges ``edge_offsets[i]:edge_offsets[i + 1]``.
+    Edge ends are numbered within their graph, from 0. An edge (s, t) makes s a neighbour of t; an undirected edge is
+    listed in both directions. Arrays are not changed in place.
+
+    Attributes
+    ----------
+    schema : GraphSchema
+    node_offsets, edge_offsets : int64, (n_graphs + 1,)
+    edge_source, edge_target : int, (n_edges,)
+        As read they may point anywhere; `find_invalid` reports those that point outside their graph.
+    node_categories : int, (n_nodes, number of categorical node features)
+    node_attributes : float, (n_nodes, node_attribute_width)
+    edge_categories : int, (n_edges, number of categorical edge features)
+    edge_attributes : float, (n_edges, edge_attribute_width)
+    has_virtual_nodes : bool
+        The last node of every graph is a virtual node, see `with_virtual_nodes`.
+    """
+
+    schema: GraphSchema
+    node_offsets: IntArray
+    edge_offsets: IntArray
+    edge_source: IntArray
+    edge_target: IntArray
+    node_categories: IntArray
+    node_attributes: FloatArray
+    edge_categories: IntArray
+    edge_attributes: FloatArray
+    has_virtual_nodes: bool = False
+
+    def __post_init__(self) -> None:
+        n_nodes, n_edges = int(self.node_offsets[-1]), int(self.edge_offsets[-1])
+        expected = {
+            "edge_offsets": (self.n_graphs + 1,),
+            "edge_source": (n_edges,),
+            "edge_target": (n_edges,),
+            "node_categories": (n_nodes, len(self.schema.node_category_counts)),
+            "node_attributes": (n_nodes, self.schema.node_attribute_width),
+            "edge_categories": (n_edges, len(self.schema.edge_category_counts)),
+            "edge_attributes": (n_edges, self.schema.edge_attribute_width),
+        }
+        for name, shape in expected.items():
+            found = getattr(self, name).shape
+            if found != shape:
+                raise ValueError(f"{name} has shape {found}; {shape} is needed for these offsets and this schema")
+
+    @property
+    def n_graphs(self) -> int:
+        """Number of graphs."""
+        return len(self.node_offsets) - 1
+
+    @property
+    def n_nodes(self) -> int:
+        """Number of nodes of all graphs together."""
+        return int(self.node_offsets[-1])
+
+    @property
+    def n_edges(self) -> int:
+        """Number of listed edges of all graphs together."""
+        return int(self.edge_offsets[-1])
+
+    @property
+    def node_counts(self) -> IntArray:
+        """Nodes of each graph, (n_graphs,)."""
+        return np.diff(self.node_offsets)
+
+    @property
+    def edge_counts(self) -> IntArray:
+        """Listed edges of each graph, (n_graphs,)."""
+        return np.diff(self.edge_offsets)
+
+    def node_graph(self) -> IntArray:
+        """Index of the graph that each node belongs to, (n_nodes,)."""
+        return np.repeat(np.arange(self.n_graphs), self.node_counts)
+
+    def edge_graph(self) -> IntArray:
+        """Index of the graph that each edge belongs to, (n_edges,)."""
+        return np.repeat(np.arange(self.n_graphs), self.edge_counts)
+
+    def global_edges(self) -> tuple[IntArray, IntArray]:
+        """Edge ends numbered through the whole batch: source and target, each (n_edges,) int64."""
+        first_node = np.repeat(self.node_offsets[:-1], self.edge_counts)
+        return self.edge_source + first_node, self.edge_target + first_node
+
+    def slice(self, start: int, stop: int) -> "GraphBatch":
+        """Graphs ``start:stop`` as a batch of their own; the arrays are views."""
+        nodes = slice(int(self.node_offsets[start]), int(self.node_offsets[stop]))
+        edges = slice(int(self.edge_offsets[start]), int(self.edge_offsets[stop]))
+        return replace(
+            self,
+            node_offsets=self.node_offsets[start : stop + 1] - self.node_offsets[start],
+            edge_offsets=self.edge_offsets[start : stop + 1] - self.edge_offsets[start],
+            edge_source=self.edge_source[edges],
+            edge_target=self.edge_target[edges],
+            node_categories=self.node_categories[nodes],
+            node_attributes=self.node_attributes[nodes],
+            edge_categories=self.edge_categories[edges],
+            edge_attributes=self.edge_attributes[edges],
+        )
+
+    def take(self, graphs: Sequence[int] | IntArray) -> "GraphBatch":
+        """The named graphs, in the order named, as a batch of their own."""
+        graphs = np.asarray(graphs, dtype=np.int64)
+        node_counts, edge_counts = self.node_counts[graphs], self.edge_counts[graphs]
+        nodes = _expand_ranges(self.node_offsets[graphs], node_counts)
+        edges = _expand_ranges(self.edge_offsets[graphs], edge_counts)
+        return replace(
+            self,
+            node_offsets=offsets_from_counts(node_counts),
+            edge_offsets=offsets_from_counts(edge_counts),
+            edge_source=self.edge_source[edges],
+            edge_target=self.edge_target[edges],
+            node_categories=self.node_categories[nodes],
+            node_attributes=self.node_attributes[nodes],
+            edge_categories=self.edge_categories[edges],
+            edge_attributes=self.edge_attributes[edges],
+        )
+
+    def blocks(self, max_nodes: int) -> Iterator["GraphBatch"]:
+        """The batch in consecutive pieces of at most `max_nodes` nodes; a larger graph is a piece of its own."""
+        start = 0
+        while start < self.n_graphs:
+            limit = self.node_offsets[start] + max_nodes
+            stop = max(start + 1, int(np.searchsorted(self.node_offsets, limit, side="right")) - 1)
+            yield self.slice(start, stop)
+            start = stop
+
+    def with_virtual_nodes(self) -> "GraphBatch":
+        """Add to every graph one node without features, joined both ways to every other node.
+
+        The virtual node comes last in its graph. It and its edges have category `VIRTUAL` (-1), which stands for no
+        category, and attributes 0; what the edges weigh, 1/|V| in every channel, is a matter of the diffusion
+        (paper, appendix "Implementation Details").
+        """
+        if self.has_virtual_nodes:
+            raise ValueError("the batch has virtual nodes already")
+        counts = self.node_counts
+        old_nodes = np.arange(self.n_nodes) + self.node_graph()
+        hub_in_graph = np.repeat(counts, counts)
+        spokes = np.arange(self.n_nodes) - np.repeat(self.node_offsets[:-1], counts)
+        old_edges = np.arange(self.n_edges) + np.repeat(2 * self.node_offsets[:-1], self.edge_counts)
+        inward = np.arange(self.n_nodes) + np.repeat(self.edge_offsets[1:] + self.node_offsets[:-1], counts)
+        outward = inward + hub_in_graph
+        n_nodes, n_edges = self.n_nodes + self.n_graphs, self.n_edges + 2 * self.n_nodes
+
+        def spread(array: np.ndarray, length: int, kept: IntArray, fill: int) -> np.ndarray:
+            result = np.full((length, *array.shape[1:]), fill, dtype=array.dtype)
+            result[kept] = array
+            return result
+
+        source = spread(self.edge_source, n_edges, old_edges, 0)
+        target = spread(self.edge_target, n_edges, old_edges, 0)
+        source[inward], target[inward] = spokes, hub_in_graph
+        source[outward], target[outward] = hub_in_graph, spokes
+        return replace(
+            self,
+            node_offsets=self.node_offsets + np.arange(self.n_graphs + 1),
+            edge_offsets=self.edge_offsets + 2 * self.node_offsets,
+            edge_source=source,
+            edge_target=target,
+            node_categories=spread(self.node_categories, n_nodes, old_nodes, VIRTUAL),
+            node_attributes=spread(self.node_attributes, n_nodes, old_nodes, 0),
+            edge_categories=spread(self.edge_categories, n_edges, old_edges, VIRTUAL),
+            edge_attributes=spread(self.edge_attributes, n_edges, old_edges, 0),
+            has_virtual_nodes=True,
+        )
+
+
+@dataclass(frozen=True)
+class EdgeRepairs:
+    """What `canonical_edges` changed, in listed edges."""
+
+    self_loops_dropped: int
+    parallel_edges_merged: int
+    reverse_edges_added: int
+
+
+def concatenate(batches: Sequence[GraphBatch]) -> GraphBatch:
+    """Put batches of the same schema one after another.
+
+    Raises
+    ------
+    ValueError
+        If there is no batch, or the schemas or the use of virtual nodes differ.
+    """
+    if not batches:
+        raise ValueError("nothing to concatenate: at least one batch is needed")
+    kinds = {(batch.schema, batch.has_virtual_nodes) for batch in batches}
+    if len(kinds) > 1:
+        raise ValueError(f"batches of {len(kinds)} different schemas cannot be one batch: {sorted(map(str, kinds))}")
+
+    def joined(name: str) -> np.ndarray:
+        return np.concatenate([getattr(batch, name) for batch in batches])
+
+    return replace(
+        batches[0],
+        node_offsets=offsets_from_counts(joined("node_counts")),
+        edge_offsets=offsets_from_counts(joined("edge_counts")),
+        **{
+            name: joined(name)
+            for name in (
+                "edge_source",
+                "edge_target",
+                "node_categories",
+                "node_attributes",
+                "edge_categories",
+                "edge_attributes",
+            )
+        },
+    )
+
+
+def find_invalid(batch: GraphBatch, *, max_nodes: int | None = None) -> dict[int, str]:
+    """Find the graphs that cannot be embedded, and say why.
+
+    Parameters
+    ----------
+    batch : GraphBatch
+        Without virtual nodes.
+    max_nodes : int, optional
+        Largest number of nodes allowed; no limit by default.
+
+    Returns
+    -------
+    dict of int to str
+        Graph index to the first reason found, in the order: no nodes, too many nodes, an edge to a node that is not
+        there, a category outside the vocabulary, a feature that is not finite, a negative edge feature.
+    """
+    reasons: dict[int, str] = {}
+
+    def report(graphs: IntArray, where: IntArray, describe: Callable[[int, int], str]) -> None:
+        for graph, position in zip(graphs.tolist(), where.tolist(), strict=True):
+            reasons.setdefault(graph, describe(graph, position))
+
+    counts = batch.node_counts
+    empty = np.flatnonzero(counts == 0)
+    report(empty, empty, lambda graph, _: "the graph has no nodes")
+    if max_nodes is not None:
+        large = np.flatnonzero(counts > max_nodes)
+        report(large, large, lambda graph, _: f"the graph has {counts[graph]} nodes; max_nodes allows {max_nodes}")
+
+    edge_graph, node_graph = batch.edge_graph(), batch.node_graph()
+    edge_limit = counts[edge_graph]
+    for name, ends in (("source", batch.edge_source), ("target", batch.edge_target)):
+        outside = np.flatnonzero((ends < 0) | (ends >= edge_limit))
+
+        def describe_end(graph: int, edge: int, name: str = name, ends: IntArray = ends) -> str:
+            return f"edge {edge - batch.edge_offsets[graph]} has {name} {ends[edge]}; the graph has nodes 0 to {counts[graph] - 1}"
+
+        report(edge_graph[outside], outside, describe_end)
+
+    features = (
+        ("node", node_graph, batch.node_offsets, batch.node_categories, batch.schema.node_category_counts),
+        ("edge", edge_graph, batch.edge_offsets, batch.edge_categories, batch.schema.edge_category_counts),
+    )
+    for kind, owner, offsets, categories, sizes in features:
+        for column, size in enumerate(sizes):
+            values = categories[:, column]
+            outside = np.flatnonzero((values < 0) | (values >= size))
+
+            def describe_category(
+                graph: int,
+                row: int,
+                kind: str = kind,
+                column: int = column,
+                size: int = size,
+                values: IntArray = values,
+                offsets: IntArray = offsets,
+            ) -> str:
+                where = f"{kind} {row - offsets[graph]}, categorical feature {column}"
+                return f"{where}: category {values[row]} is outside the vocabulary 0 to {size - 1}"
+
+            report(owner[outside], outside, describe_category)
+
+    reals = (
+        ("node", node_graph, batch.node_offsets, batch.node_attributes),
+        ("edge", edge_graph, batch.edge_offsets, batch.edge_attributes),
+    )
+    for kind, owner, offsets, attributes in reals:
+        tests = [("not finite", ~np.isfinite(attributes))]
+        if kind == "edge":
+            tests.append(("negative", attributes < 0))
+        for complaint, bad in tests:
+            rows = np.flatnonzero(bad.any(axis=1)) if attributes.shape[1] else np.empty(0, dtype=np.int64)
+
+            def describe_attribute(
+                graph: int,
+                row: int,
+                kind: str = kind,
+                complaint: str = complaint,
+                bad: np.ndarray = bad,
+                attributes: FloatArray = attributes,
+                offsets: IntArray = offsets,
+            ) -> str:
+                column = int(np.argmax(bad[row]))
+                where = f"{kind} {row - offsets[graph]}, attribute {column}"
+                return f"{where} is {complaint}: {attributes[row, column]}"
+
+            report(owner[rows], rows, describe_attribute)
+    return reasons
+
+
+def canonical_edges(batch: GraphBatch, *, directed: bool = False) -> tuple[GraphBatch, EdgeRepairs]:
+    """Drop self-loops, merge parallel edges, and list every undirected edge in both directions.
+
+    Of parallel edges (same source, same target) the first is kept. A reverse edge that is added has the features of
+    the edge it reverses; one that is listed keeps its own. Edges come out sorted by source, then target.
+
+    Parameters
+    ----------
+    batch : GraphBatch
+        Valid (see `find_invalid`), without virtual nodes.
+    directed : bool, default False
+        Read the edge list as it stands: (s, t) makes s a neighbour of t and no more.
+
+    Returns
+    -------
+    batch : GraphBatch
+    repairs : EdgeRepairs
+    """
+    source, target = batch.global_edges()
+    n_nodes = max(batch.n_nodes, 1)
+    kept = np.flatnonzero(source != target)
+    self_loops = batch.n_edges - len(kept)
+    key = source[kept] * n_nodes + target[kept]
+    key, first = np.unique(key, return_index=True)
+    edges = kept[first]
+    parallel = len(kept) - len(edges)
+    added = 0
+    if not directed:
+        reverse_key = target[edges] * n_nodes + source[edges]
+        missing = ~np.isin(reverse_key, key, assume_unique=True)
+        added = int(missing.sum())
+        key = np.concatenate([key, reverse_key[missing]])
+        order = np.argsort(key, kind="stable")
+        key = key[order]
+        edges = np.concatenate([edges, edges[missing]])[order]
+    graph = batch.edge_graph()[edges]
+    first_node = batch.node_offsets[graph]
+    result = replace(
+        batch,
+        edge_offsets=offsets_from_counts(np.bincount(graph, minlength=batch.n_graphs)),
+        edge_source=key // n_nodes - first_node,
+        edge_target=key % n_nodes - first_node,
+        edge_categories=batch.edge_categories[edges],
+        edge_attributes=batch.edge_attributes[edges],
+    )
+    return result, EdgeRepairs(self_loops, parallel, added)
+
+
+def offsets_from_counts(counts: IntArray) -> IntArray:
+    """Turn the sizes of consecutive pieces into their boundaries: int64, (len(counts) + 1,)."""
+    offsets = np.zeros(len(counts) + 1, dtype=np.int64)
+    np.cumsum(counts, out=offsets[1:])
+    return offsets
+
+
+def _expand_ranges(starts: IntArray, counts: IntArray) -> IntArray:
+    """Concatenate ``arange(start, start + count)`` over all pairs."""
+    ends = np.cumsum(counts)
+    total = int(ends[-1]) if len(ends) else 0
+    return np.arange(total) + np.repeat(starts - (ends - counts), counts)

@@ -1,0 +1,177 @@
+"""What every kind of input has in common: it is scanned once, cut into shards, and read shard by shard.
+
+A source goes through three steps. `Source.pieces` names what can be scanned independently (the files, mostly);
+`Source.scan` looks at one piece on a worker, without featurising, and says how it is cut and what its labels look
+like; `Source.plan` puts the scans together and numbers the shards. Then `Source.read` reads one unit of the plan.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal, Protocol
+
+import pyarrow as pa
+
+from wegl_dask.graphs import GraphBatch, GraphSchema
+
+LabelKind = Literal["none", "class", "target", "tasks"]
+
+REJECTED_SCHEMA = pa.schema(
+    [
+        ("graph_id", pa.string()),
+        ("source_file", pa.string()),
+        ("source_row", pa.int64()),
+        ("reason", pa.string()),
+    ]
+)
+
+
+@dataclass(frozen=True)
+class LabelSchema:
+    """What the labels of a collection are.
+
+    Attributes
+    ----------
+    kind : {"none", "class", "target", "tasks"}
+        No labels; one class index a graph (int64); one real target (float64); several of either (list of float64,
+        NaN where a task's label is unknown).
+    class_names : tuple of str
+        The classes as the source writes them, in the order of their index; empty unless `kind` is "class".
+    task_names : tuple of str
+        One name a task; empty unless `kind` is "tasks".
+    """
+
+    kind: LabelKind = "none"
+    class_names: tuple[str, ...] = ()
+    task_names: tuple[str, ...] = ()
+
+    @property
+    def arrow_type(self) -> pa.DataType:
+        """The type of the column ``label``; null values stand for unknown labels."""
+        return {
+            "none": pa.float64(),
+            "class": pa.int64(),
+            "target": pa.float64(),
+            "tasks": pa.list_(pa.float64()),
+        }[self.kind]
+
+
+@dataclass(frozen=True)
+class Cut:
+    """One shard-to-be: a range of a source, in coordinates that only the source understands.
+
+    Attributes
+    ----------
+    shard : int
+        Index of the shard in the whole collection; it names the part files.
+    n_rows : int
+        Input rows in the range, whether they become graphs or not.
+    where : dict
+        JSON values: what `Source.read` needs to find the range.
+    fingerprint : str
+        Hash of the input that the range was cut from; it changes when the input does.
+    """
+
+    shard: int
+    n_rows: int
+    where: dict[str, Any]
+    fingerprint: str
+
+
+@dataclass(frozen=True)
+class Unit:
+    """The cuts that one task reads in one pass, in shard order: one, or all cuts of a stream that cannot be entered
+    in the middle, such as a compressed file."""
+
+    piece: str
+    cuts: tuple[Cut, ...]
+
+
+@dataclass(frozen=True)
+class SourcePlan:
+    """How a collection is cut, and what is known of it as a whole."""
+
+    schema: GraphSchema
+    labels: LabelSchema
+    extra_columns: dict[str, str]
+    """Columns passed through to the output: name to Arrow type, as ``str(type)``."""
+    units: tuple[Unit, ...]
+    has_split: bool = False
+
+    def to_json(self) -> dict[str, Any]:
+        """Render as JSON values; `from_json` reads them back."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, values: dict[str, Any]) -> "SourcePlan":
+        """Read back what `to_json` wrote."""
+        schema, labels = values["schema"], values["labels"]
+        return cls(
+            schema=GraphSchema(**{key: tuple(v) if isinstance(v, list) else v for key, v in schema.items()}),
+            labels=LabelSchema(labels["kind"], tuple(labels["class_names"]), tuple(labels["task_names"])),
+            extra_columns=values["extra_columns"],
+            units=tuple(Unit(unit["piece"], tuple(Cut(**cut) for cut in unit["cuts"])) for unit in values["units"]),
+            has_split=values["has_split"],
+        )
+
+    def row_schema(self) -> pa.Schema:
+        """Columns of `SourceShard.rows`."""
+        return pa.schema(
+            [
+                ("graph_id", pa.string()),
+                ("source_file", pa.string()),
+                ("source_row", pa.int64()),
+                ("label", self.labels.arrow_type),
+                ("split", pa.string()),
+                *((name, pa.type_for_alias(alias)) for name, alias in self.extra_columns.items()),
+            ]
+        )
+
+
+@dataclass(frozen=True)
+class SourceShard:
+    """One shard as read: the graphs, unchecked, and the rows that never became a graph.
+
+    Attributes
+    ----------
+    shard : int
+    graphs : GraphBatch
+        As the source has them: edges may be listed once or twice, loops and parallel edges are still there.
+    rows : pyarrow.Table
+        One row a graph of `graphs`, in the same order, with the columns of `SourcePlan.row_schema`.
+    rejected : pyarrow.Table
+        The rows that could not be turned into a graph, with the columns of `REJECTED_SCHEMA`.
+    """
+
+    shard: int
+    graphs: GraphBatch
+    rows: pa.Table
+    rejected: pa.Table
+
+
+class Source(Protocol):
+    """An input collection. Implementations are small frozen dataclasses that can be pickled."""
+
+    def estimated_nodes(self) -> int:
+        """Guess the total number of nodes from cheap signs such as file sizes; it only decides the shard size."""
+
+    def pieces(self) -> Sequence[str]:
+        """Name what can be scanned independently, in the order of the output."""
+
+    def scan(self, piece: str, nodes_per_shard: int) -> dict[str, Any]:
+        """Look at one piece and return what `plan` needs of it, as JSON values. Runs on a worker."""
+
+    def plan(self, scans: Sequence[dict[str, Any]]) -> SourcePlan:
+        """Put the scans of all pieces together, in their order, and number the shards."""
+
+    def read(self, plan: SourcePlan, unit: Unit) -> Iterator[SourceShard]:
+        """Read the cuts of one unit, in order. `plan.units` need not be filled in. Runs on a worker."""
+
+
+def fingerprint(*parts: bytes | str) -> str:
+    """Hash `parts` to 32 hexadecimal digits (BLAKE2b)."""
+    import hashlib
+
+    digest = hashlib.blake2b(digest_size=16)
+    for part in parts:
+        digest.update(part.encode() if isinstance(part, str) else part)
+    return digest.hexdigest()

@@ -1,0 +1,431 @@
+"""The job file: every key, its type, its default and what it means.
+
+The descriptions in this module are the documentation: ``wegl-dask run --help`` and the README's table are made of them.
+"""
+
+import difflib
+import re
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self, get_args, get_origin
+
+import tomli_w
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from wegl_dask.errors import JobFileError
+
+NodeFeature = Literal["labels", "degrees", "attributes", "atom_embedding"]
+
+
+class Table(BaseModel):
+    """A table of the job file: unknown keys are errors, values are not changed after reading."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+class SourceTable(Table):
+    """Keys that every kind of source has."""
+
+    nodes_per_shard: int | None = Field(
+        None, ge=1, description="Nodes after which a shard is cut; chosen from the size of the input if not set."
+    )
+    max_nodes: int | None = Field(None, ge=1, description="Graphs with more nodes are rejected; no limit if not set.")
+    on_error: Literal["reject", "fail"] = Field(
+        "reject", description="What a graph that cannot be embedded does: it is rejected, or it stops the job."
+    )
+    max_rejected_fraction: float = Field(
+        0.5, ge=0, le=1, description="The job stops with exit code 3 when more than this part of the rows is rejected."
+    )
+
+
+class TudTable(SourceTable):
+    """A data set of the TU collection, as raw text files or the published zip."""
+
+    kind: Literal["tud"]
+    root: str = Field(description="Folder that holds NAME/raw/NAME_A.txt or NAME.zip; any fsspec URL.")
+    name: str = Field(description='Name of the data set, for example "MUTAG".')
+    download: bool = Field(True, description="Download the published zip into `root` when the data set is not there.")
+
+
+class OgbTable(SourceTable):
+    """A graph property set of the Open Graph Benchmark, from its raw files."""
+
+    kind: Literal["ogb"]
+    root: str = Field(description="Folder that holds the data set's folder, such as ogbg_molhiv; any fsspec URL.")
+    name: str = Field(description='Name of the data set, for example "ogbg-molhiv".')
+    split: str | None = Field(None, description="Split to read, a folder of split/; the only one there is if not set.")
+    download: bool = Field(True, description="Download the published zip into `root` when the data set is not there.")
+
+
+class LookupTable(Table):
+    """A second text file with more columns, matched to the rows by the value of one column. It is held in memory."""
+
+    path: str = Field(description="The file: a path, an fsspec URL or package://NAME/PATH.")
+    on: str = Field("smiles", description="Column that both files have; its text must be equal for a match.")
+    columns: list[str] | None = Field(None, description="Column names of a file without a header line.")
+    delimiter: str = Field(",", min_length=1, max_length=1, description="Character between two columns.")
+    comment: str | None = Field(
+        None, min_length=1, max_length=1, description="Lines that start with this character are passed over."
+    )
+
+
+class FileTable(SourceTable):
+    """Keys of the sources that read a file, a glob or a folder."""
+
+    path: str | list[str] = Field(
+        description="A file, a glob, a folder, or a list of them: paths, fsspec URLs or package://NAME/PATH."
+    )
+
+
+class MoleculeTable(FileTable):
+    """Keys of the sources that featurise molecules."""
+
+    id_column: str | None = Field(
+        None, description="Column (SDF: property) that holds the id; the row number if not set."
+    )
+    targets: list[str] = Field([], description="Columns (SDF: properties) that hold the labels, in order.")
+    split_column: str | None = Field(None, description="Column (SDF: property) that names the split of the row.")
+    extra_columns: list[str] = Field([], description="Columns (SDF: properties) passed through to the output as text.")
+    largest_fragment: bool = Field(False, description="Keep the largest fragment of a salt or mixture alone.")
+
+
+class SmilesTable(MoleculeTable):
+    """Molecules as SMILES, in .csv, .tsv, .smi, .parquet, the text files also as .gz, .bz2, .xz or .zst."""
+
+    kind: Literal["smiles"]
+    smiles_column: str = Field("smiles", description="Column that holds the SMILES.")
+    columns: list[str] | None = Field(
+        None, description='Column names of a text file without a header; for .smi ["smiles", "id"] if not set.'
+    )
+    delimiter: str | None = Field(
+        None, min_length=1, max_length=1, description="Character between two columns; by the file's ending if not set."
+    )
+    encoding: str = Field("utf-8", description="Encoding of the text files; a byte order mark is allowed.")
+    lookup: LookupTable | None = Field(
+        None, description="A second file with more columns, see the table source.lookup."
+    )
+
+
+class SdfTable(MoleculeTable):
+    """Molecules in SDF files (.sdf, .sd, also compressed)."""
+
+    kind: Literal["sdf"]
+
+
+class PygTable(FileTable):
+    """A list of torch_geometric Data objects, or a dataset's processed file, saved with torch.save."""
+
+    kind: Literal["pyg"]
+    trust: bool = Field(
+        False, description="Loading such a file runs code that it contains: set to true if you trust it."
+    )
+
+
+class NetworkxTable(FileTable):
+    """Graphs in GraphML, GML or node-link JSON files, one graph a file."""
+
+    kind: Literal["networkx"]
+    label: str | None = Field(None, description="Graph attribute that holds the label.")
+    split: str | None = Field(None, description="Graph attribute that names the split.")
+    node_labels: list[str] = Field([], description="Node attributes read as categories.")
+    node_attributes: list[str] = Field([], description="Node attributes read as numbers.")
+    edge_labels: list[str] = Field([], description="Edge attributes read as categories.")
+    edge_attributes: list[str] = Field([], description="Edge attributes read as numbers.")
+
+
+class GraphParquetTable(FileTable):
+    """Graph shards as this package writes them: the folder graphs/ of a run."""
+
+    kind: Literal["graph_parquet"]
+
+
+AnySourceTable = Annotated[
+    TudTable | OgbTable | SmilesTable | SdfTable | PygTable | NetworkxTable | GraphParquetTable,
+    Field(discriminator="kind"),
+]
+
+
+class NodesTable(Table):
+    """Initial node features."""
+
+    features: list[NodeFeature] | None = Field(
+        None,
+        description="Features of a node, concatenated in this order. If not set: the atom embedding for molecules, else "
+        "node labels, else attributes, else degrees.",
+    )
+    degree_clip: int = Field(500, ge=0, description="Degrees above this count as this.")
+    atom_embedding_width: int = Field(300, ge=1, description="Width F of the random atom embedding.")
+    virtual_node: bool = Field(False, description="Add a virtual node to every graph.")
+
+
+class EdgesTable(Table):
+    """How edges are read and weighted."""
+
+    features: Literal["none", "labels", "attributes", "weight"] | None = Field(
+        None,
+        description="What an edge weighs: 1; its labels, one-hot; its attributes, non-negative, a channel each; its only "
+        "attribute as a scalar weight. If not set: labels where there are labels, else none.",
+    )
+    direction: Literal["undirected", "directed"] = Field(
+        "undirected", description="An edge joins both ways, or makes its source a neighbour of its target alone."
+    )
+
+
+class DiffusionTable(Table):
+    """Propagation of the node features."""
+
+    layers: int = Field(4, ge=0, description="Number of layers L.")
+    pooling: Literal["concat", "average", "final"] = Field(
+        "final", description="Local pooling of the L + 1 features of a node."
+    )
+
+
+class ProjectionTable(Table):
+    """Standardisation and principal components of the node embeddings."""
+
+    standardize: bool = Field(True, description="Subtract the mean and divide by the standard deviation.")
+    components: int | None = Field(None, ge=1, description="Number of principal components kept; no PCA if not set.")
+    fit_on: Literal["all", "train"] = Field(
+        "all", description='Graphs that the statistics, N and the reference are taken from; "train" needs a split.'
+    )
+    method: Literal["exact", "randomized"] = Field(
+        "exact",
+        description="PCA from the exact scatter matrix, or by a randomised range finder for very wide features.",
+    )
+
+
+class ReferenceTable(Table):
+    """The reference point set."""
+
+    kind: Literal["kmeans", "normal", "barycenter", "sample"] = Field(
+        "kmeans",
+        description="k-means of the node embeddings, a normal distribution, a Wasserstein barycenter, or nodes.",
+    )
+    points: int | None = Field(
+        None, ge=1, description="Number of points N; the mean number of points a graph, rounded down, if not set."
+    )
+    max_nodes: int = Field(1_000_000, ge=1, description="Node embeddings that the reference is computed from, at most.")
+    epochs: int = Field(5, ge=1, description="k-means: passes over the node embeddings.")
+    graphs: int = Field(200, ge=2, description="barycenter: number of graphs that it is the mean of.")
+
+
+class TransportTable(Table):
+    """The transport problem of each graph."""
+
+    solver: Literal["exact", "sinkhorn", "auto"] = Field(
+        "exact", description="Linear program; entropic in the log domain; or entropic above auto_size entries."
+    )
+    regularization: float = Field(
+        0.01, gt=0, description="Entropic regularisation, as a fraction of the graph's largest cost."
+    )
+    auto_size: int = Field(
+        4_000_000, ge=1, description='Points times N above which solver = "auto" takes the entropic solver.'
+    )
+
+
+class OutputTable(Table):
+    """The run folder."""
+
+    path: str = Field(description="The run folder: a path or any fsspec URL.")
+    keep_graphs: bool = Field(True, description="Keep the graph shards when the run is done.")
+    dtype: Literal["float32", "float16"] = Field("float32", description="Type of the embedding's entries.")
+    layout: Literal["list", "wide"] = Field(
+        "list", description="The embedding as one column of fixed-size lists, or one column a dimension."
+    )
+    performance_report: bool = Field(False, description="Write Dask's performance report to the run folder.")
+
+
+class ClusterTable(Table):
+    """Where the work is done."""
+
+    kind: Literal["local", "scheduler"] = Field(
+        "local", description="Processes on this machine, or an existing scheduler."
+    )
+    workers: int | None = Field(None, ge=1, description="local: number of worker processes; one a core if not set.")
+    memory_limit: str | None = Field(
+        None, description='local: memory of a worker, such as "800MB"; the machine\'s, divided evenly, if not set.'
+    )
+    local_directory: str | None = Field(None, description="local: folder for spilling; the system's if not set.")
+    dashboard_address: str | None = Field(
+        "127.0.0.1:0", description="local: where the dashboard listens; port 0 is any free one."
+    )
+    address: str | None = Field(None, description="scheduler: address such as tls://host:8786.")
+    retries: int = Field(2, ge=0, description="Times a shard is tried again after an exception.")
+    allowed_failures: int = Field(3, ge=0, description="Workers that may die on a shard before it counts as failed.")
+
+    @model_validator(mode="after")
+    def _address_goes_with_scheduler(self) -> Self:
+        if (self.kind == "scheduler") != (self.address is not None):
+            raise ValueError('cluster.address and cluster.kind = "scheduler" go together: set both or neither')
+        return self
+
+
+class JobSpec(Table):
+    """A whole job file."""
+
+    name: str = Field("wegl", min_length=1, description="Name of the job, for people.")
+    seed: int = Field(0, ge=0, lt=2**32, description="Seed of everything random in the job.")
+    task: Literal["auto", "none", "classification", "regression", "multitask"] = Field(
+        "auto", description="What the labels are; found from the data if not set."
+    )
+    source: AnySourceTable
+    nodes: NodesTable = NodesTable()
+    edges: EdgesTable = EdgesTable()
+    diffusion: DiffusionTable = DiffusionTable()
+    projection: ProjectionTable = ProjectionTable()
+    reference: ReferenceTable = ReferenceTable()
+    transport: TransportTable = TransportTable()
+    output: OutputTable
+    cluster: ClusterTable = ClusterTable()
+
+    @field_validator("source", mode="before")
+    @classmethod
+    def _source_has_a_kind(cls, value: Any) -> Any:
+        if isinstance(value, Mapping) and "kind" not in value:
+            raise ValueError(f"source.kind is missing; it is one of {', '.join(source_kinds())}")
+        return value
+
+    @classmethod
+    def from_toml(cls, text: str, overrides: Sequence[str] = (), *, where: str = "job file") -> "JobSpec":
+        """Read a job file and apply ``a.b=value`` overrides.
+
+        Parameters
+        ----------
+        text : str
+            The TOML text.
+        overrides : sequence of str
+            Assignments such as ``"transport.solver=sinkhorn"``; the value is TOML, or else plain text.
+        where : str
+            What to call the text in messages.
+
+        Raises
+        ------
+        JobFileError
+            If it is not TOML, or a key or value is not allowed; the message names the key.
+        """
+        try:
+            values = tomllib.loads(text)
+        except tomllib.TOMLDecodeError as error:
+            raise JobFileError(f"{where} is not TOML: {error}") from error
+        for override in overrides:
+            _assign(values, override)
+        return cls.from_values(values, where=where)
+
+    @classmethod
+    def from_values(cls, values: Mapping[str, Any], *, where: str = "job file") -> "JobSpec":
+        """Check a job given as nested mappings; see `from_toml` for the errors."""
+        try:
+            return cls.model_validate(values)
+        except ValidationError as error:
+            raise JobFileError(f"{where}: " + "; ".join(_explain(error))) from error
+
+    def to_toml(self) -> str:
+        """Write the job out with all defaults filled in; keys without a value are left out."""
+        return tomli_w.dumps(self.model_dump(exclude_none=True))
+
+
+def source_kinds() -> tuple[str, ...]:
+    """Names allowed for ``source.kind``."""
+    return tuple(_source_tables())
+
+
+def documented_keys() -> Iterator[tuple[str, str, str, str]]:
+    """List every key of the job file as (key, type, default, meaning), in the order of the file."""
+    yield from _keys_of(JobSpec, "")
+
+
+def _source_tables() -> dict[str, type[SourceTable]]:
+    tables = get_args(get_args(AnySourceTable)[0])
+    return {get_args(table.model_fields["kind"].annotation)[0]: table for table in tables}
+
+
+def _keys_of(table: type[BaseModel], prefix: str) -> Iterator[tuple[str, str, str, str]]:
+    for name, field in table.model_fields.items():
+        key = f"{prefix}{name}"
+        if key == "source":
+            yield "source.kind", " | ".join(source_kinds()), "required", "Kind of the source."
+            seen = {"kind"}
+            for kind, source in _source_tables().items():
+                for row in _keys_of(source, "source."):
+                    leaf = row[0].removeprefix("source.")
+                    if leaf not in seen:
+                        shared = leaf in SourceTable.model_fields
+                        owners = [k for k, t in _source_tables().items() if leaf.split(".")[0] in t.model_fields]
+                        yield row[0], row[1], row[2], row[3] if shared else f"{', '.join(owners)}: {row[3]}"
+                        seen.add(leaf)
+            continue
+        inner = [
+            a for a in (field.annotation, *get_args(field.annotation)) if isinstance(a, type) and issubclass(a, Table)
+        ]
+        if inner:
+            yield from _keys_of(inner[0], f"{key}.")
+            continue
+        default = "required" if field.is_required() else "not set" if field.default is None else repr(field.default)
+        yield key, _type_name(field.annotation), default.replace("'", '"'), field.description or ""
+
+
+def _type_name(annotation: Any) -> str:
+    if annotation is type(None):
+        return "not set"
+    origin, arguments = get_origin(annotation), get_args(annotation)
+    if origin is Literal:
+        return " | ".join(f'"{value}"' for value in arguments)
+    if origin is list:
+        return f"list of {_type_name(arguments[0])}"
+    if arguments:
+        return " | ".join(_type_name(a) for a in arguments if a is not type(None))
+    return {str: "text", int: "integer", float: "number", bool: "true | false"}[annotation]
+
+
+def _assign(values: dict[str, Any], override: str) -> None:
+    key, separator, text = override.partition("=")
+    if not separator or not key.strip():
+        raise JobFileError(f"--set {override!r} is not KEY=VALUE; write for example --set transport.solver=sinkhorn")
+    try:
+        value = tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        value = text.strip()
+    *parents, leaf = key.strip().split(".")
+    table = values
+    for parent in parents:
+        table = table.setdefault(parent, {})
+        if not isinstance(table, dict):
+            raise JobFileError(f"--set {override!r}: {parent} is a value in the job file, not a table")
+    table[leaf] = value
+
+
+def _explain(error: ValidationError) -> Iterator[str]:
+    kinds = set(source_kinds())
+    for problem in error.errors(include_url=False):
+        path = [str(part) for part in problem["loc"]]
+        if len(path) > 1 and path[0] == "source" and path[1] in kinds:
+            del path[1]
+        path = [part for part in path if not re.search(r"[\[\]()]", part)]
+        key = ".".join(path)
+        match problem["type"]:
+            case "extra_forbidden":
+                known = [row[0] for row in documented_keys()]
+                tables = {k.rpartition(".")[0] for k in known} - {""}
+                near = difflib.get_close_matches(key, [*known, *tables], n=1, cutoff=0.6)
+                yield f"unknown key {key}" + (f"; did you mean {near[0]}?" if near else "")
+            case "missing":
+                yield f"{key} is missing"
+            case "union_tag_invalid":
+                yield f"source.kind is {problem['input'].get('kind')!r}; allowed are {', '.join(source_kinds())}"
+            case "value_error":
+                yield str(problem["ctx"]["error"])
+            case _:
+                message = problem["msg"].removeprefix("Input ").replace("should be", "must be")
+                yield f"{key} = {problem['input']!r}: {message}"
+
+
+def read_job(path: str | Path, overrides: Sequence[str] = ()) -> JobSpec:
+    """Read a job file from disk; see `JobSpec.from_toml`."""
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except OSError as error:
+        raise JobFileError(f"cannot read the job file {path}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise JobFileError(f"the job file {path} is not UTF-8 text: {error.reason} at byte {error.start}") from error
+    return JobSpec.from_toml(text, overrides, where=str(path))
