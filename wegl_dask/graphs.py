@@ -1,7 +1,8 @@
 """Many graphs as one set of flat arrays, and the checks that decide whether a graph can be embedded."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -137,7 +138,7 @@ class GraphBatch:
         )
 
     def take(self, graphs: Sequence[int] | IntArray) -> "GraphBatch":
-        """The named graphs, in the order named, as a batch of their own."""
+        """Copy the named graphs, in the order named, to a batch of their own."""
         graphs = np.asarray(graphs, dtype=np.int64)
         node_counts, edge_counts = self.node_counts[graphs], self.edge_counts[graphs]
         nodes = _expand_ranges(self.node_offsets[graphs], node_counts)
@@ -155,7 +156,7 @@ class GraphBatch:
         )
 
     def blocks(self, max_nodes: int) -> Iterator["GraphBatch"]:
-        """The batch in consecutive pieces of at most `max_nodes` nodes; a larger graph is a piece of its own."""
+        """Cut the batch into consecutive pieces of at most `max_nodes` nodes; a larger graph is a piece of its own."""
         start = 0
         while start < self.n_graphs:
             limit = self.node_offsets[start] + max_nodes
@@ -181,7 +182,7 @@ class GraphBatch:
         outward = inward + hub_in_graph
         n_nodes, n_edges = self.n_nodes + self.n_graphs, self.n_edges + 2 * self.n_nodes
 
-        def spread(array: np.ndarray, length: int, kept: IntArray, fill: int) -> np.ndarray:
+        def spread(array: npt.NDArray[Any], length: int, kept: IntArray, fill: int) -> npt.NDArray[Any]:
             result = np.full((length, *array.shape[1:]), fill, dtype=array.dtype)
             result[kept] = array
             return result
@@ -227,24 +228,19 @@ def concatenate(batches: Sequence[GraphBatch]) -> GraphBatch:
     if len(kinds) > 1:
         raise ValueError(f"batches of {len(kinds)} different schemas cannot be one batch: {sorted(map(str, kinds))}")
 
-    def joined(name: str) -> np.ndarray:
+    def joined(name: str) -> npt.NDArray[Any]:
         return np.concatenate([getattr(batch, name) for batch in batches])
 
     return replace(
         batches[0],
         node_offsets=offsets_from_counts(joined("node_counts")),
         edge_offsets=offsets_from_counts(joined("edge_counts")),
-        **{
-            name: joined(name)
-            for name in (
-                "edge_source",
-                "edge_target",
-                "node_categories",
-                "node_attributes",
-                "edge_categories",
-                "edge_attributes",
-            )
-        },
+        edge_source=joined("edge_source"),
+        edge_target=joined("edge_target"),
+        node_categories=joined("node_categories"),
+        node_attributes=joined("node_attributes"),
+        edge_categories=joined("edge_categories"),
+        edge_attributes=joined("edge_attributes"),
     )
 
 
@@ -261,81 +257,19 @@ def find_invalid(batch: GraphBatch, *, max_nodes: int | None = None) -> dict[int
     Returns
     -------
     dict of int to str
-        Graph index to the first reason found, in the order: no nodes, too many nodes, an edge to a node that is not
-        there, a category outside the vocabulary, a feature that is not finite, a negative edge feature.
+        Graph index, ascending, to the first reason found, in the order: no nodes, too many nodes, an edge to a node
+        that is not there, a category outside the vocabulary, a feature that is not finite, a negative edge feature.
     """
     reasons: dict[int, str] = {}
-
-    def report(graphs: IntArray, where: IntArray, describe: Callable[[int, int], str]) -> None:
-        for graph, position in zip(graphs.tolist(), where.tolist(), strict=True):
-            reasons.setdefault(graph, describe(graph, position))
-
-    counts = batch.node_counts
-    empty = np.flatnonzero(counts == 0)
-    report(empty, empty, lambda graph, _: "the graph has no nodes")
-    if max_nodes is not None:
-        large = np.flatnonzero(counts > max_nodes)
-        report(large, large, lambda graph, _: f"the graph has {counts[graph]} nodes; max_nodes allows {max_nodes}")
-
-    edge_graph, node_graph = batch.edge_graph(), batch.node_graph()
-    edge_limit = counts[edge_graph]
-    for name, ends in (("source", batch.edge_source), ("target", batch.edge_target)):
-        outside = np.flatnonzero((ends < 0) | (ends >= edge_limit))
-
-        def describe_end(graph: int, edge: int, name: str = name, ends: IntArray = ends) -> str:
-            return f"edge {edge - batch.edge_offsets[graph]} has {name} {ends[edge]}; the graph has nodes 0 to {counts[graph] - 1}"
-
-        report(edge_graph[outside], outside, describe_end)
-
-    features = (
-        ("node", node_graph, batch.node_offsets, batch.node_categories, batch.schema.node_category_counts),
-        ("edge", edge_graph, batch.edge_offsets, batch.edge_categories, batch.schema.edge_category_counts),
-    )
-    for kind, owner, offsets, categories, sizes in features:
-        for column, size in enumerate(sizes):
-            values = categories[:, column]
-            outside = np.flatnonzero((values < 0) | (values >= size))
-
-            def describe_category(
-                graph: int,
-                row: int,
-                kind: str = kind,
-                column: int = column,
-                size: int = size,
-                values: IntArray = values,
-                offsets: IntArray = offsets,
-            ) -> str:
-                where = f"{kind} {row - offsets[graph]}, categorical feature {column}"
-                return f"{where}: category {values[row]} is outside the vocabulary 0 to {size - 1}"
-
-            report(owner[outside], outside, describe_category)
-
-    reals = (
-        ("node", node_graph, batch.node_offsets, batch.node_attributes),
-        ("edge", edge_graph, batch.edge_offsets, batch.edge_attributes),
-    )
-    for kind, owner, offsets, attributes in reals:
-        tests = [("not finite", ~np.isfinite(attributes))]
-        if kind == "edge":
-            tests.append(("negative", attributes < 0))
-        for complaint, bad in tests:
-            rows = np.flatnonzero(bad.any(axis=1)) if attributes.shape[1] else np.empty(0, dtype=np.int64)
-
-            def describe_attribute(
-                graph: int,
-                row: int,
-                kind: str = kind,
-                complaint: str = complaint,
-                bad: np.ndarray = bad,
-                attributes: FloatArray = attributes,
-                offsets: IntArray = offsets,
-            ) -> str:
-                column = int(np.argmax(bad[row]))
-                where = f"{kind} {row - offsets[graph]}, attribute {column}"
-                return f"{where} is {complaint}: {attributes[row, column]}"
-
-            report(owner[rows], rows, describe_attribute)
-    return reasons
+    for faults in (
+        _size_faults(batch, max_nodes),
+        _edge_end_faults(batch),
+        _category_faults(batch),
+        _attribute_faults(batch),
+    ):
+        for graph, reason in faults:
+            reasons.setdefault(graph, reason)
+    return dict(sorted(reasons.items()))
 
 
 def canonical_edges(batch: GraphBatch, *, directed: bool = False) -> tuple[GraphBatch, EdgeRepairs]:
@@ -395,6 +329,57 @@ def offsets_from_counts(counts: IntArray) -> IntArray:
 
 def _expand_ranges(starts: IntArray, counts: IntArray) -> IntArray:
     """Concatenate ``arange(start, start + count)`` over all pairs."""
-    ends = np.cumsum(counts)
-    total = int(ends[-1]) if len(ends) else 0
-    return np.arange(total) + np.repeat(starts - (ends - counts), counts)
+    offsets = offsets_from_counts(counts)
+    return np.arange(offsets[-1]) + np.repeat(starts - offsets[:-1], counts)
+
+
+def _size_faults(batch: GraphBatch, max_nodes: int | None) -> Iterator[tuple[int, str]]:
+    counts = batch.node_counts
+    for graph in np.flatnonzero(counts == 0).tolist():
+        yield graph, "the graph has no nodes"
+    if max_nodes is not None:
+        for graph in np.flatnonzero(counts > max_nodes).tolist():
+            yield graph, f"the graph has {counts[graph]} nodes; max_nodes allows {max_nodes}"
+
+
+def _edge_end_faults(batch: GraphBatch) -> Iterator[tuple[int, str]]:
+    counts, owner = batch.node_counts, batch.edge_graph()
+    limit = counts[owner]
+    for name, ends in (("source", batch.edge_source), ("target", batch.edge_target)):
+        for graph, edge in _first_of_each_graph(owner, (ends < 0) | (ends >= limit)):
+            where = f"edge {edge - batch.edge_offsets[graph]}"
+            yield graph, f"{where} has {name} {ends[edge]}; the graph has nodes 0 to {counts[graph] - 1}"
+
+
+def _category_faults(batch: GraphBatch) -> Iterator[tuple[int, str]]:
+    schema = batch.schema
+    for kind, owner, offsets, categories, sizes in (
+        ("node", batch.node_graph(), batch.node_offsets, batch.node_categories, schema.node_category_counts),
+        ("edge", batch.edge_graph(), batch.edge_offsets, batch.edge_categories, schema.edge_category_counts),
+    ):
+        for column, size in enumerate(sizes):
+            values = categories[:, column]
+            for graph, row in _first_of_each_graph(owner, (values < 0) | (values >= size)):
+                where = f"{kind} {row - offsets[graph]}, categorical feature {column}"
+                yield graph, f"{where}: category {values[row]} is outside the vocabulary 0 to {size - 1}"
+
+
+def _attribute_faults(batch: GraphBatch) -> Iterator[tuple[int, str]]:
+    nodes = ("node", batch.node_graph(), batch.node_offsets, batch.node_attributes)
+    edges = ("edge", batch.edge_graph(), batch.edge_offsets, batch.edge_attributes)
+    for (kind, owner, offsets, attributes), complaint, bad in (
+        (nodes, "not finite", ~np.isfinite(batch.node_attributes)),
+        (edges, "not finite", ~np.isfinite(batch.edge_attributes)),
+        (edges, "negative", batch.edge_attributes < 0),
+    ):
+        for graph, row in _first_of_each_graph(owner, np.any(bad, axis=1)):
+            column = int(np.argmax(bad[row]))
+            where = f"{kind} {row - offsets[graph]}, attribute {column}"
+            yield graph, f"{where} is {complaint}: {attributes[row, column]}"
+
+
+def _first_of_each_graph(owner: IntArray, bad: npt.NDArray[np.bool_]) -> Iterator[tuple[int, int]]:
+    """Pair every graph that has a bad row with the first such row; `owner` is the graph of each row."""
+    rows = np.flatnonzero(bad)
+    graphs, first = np.unique(owner[rows], return_index=True)
+    return zip(graphs.tolist(), rows[first].tolist(), strict=True)
