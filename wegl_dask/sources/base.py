@@ -6,7 +6,7 @@ like; `Source.plan` puts the scans together and numbers the shards. Then `Source
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, Protocol
 
 import pyarrow as pa
@@ -96,6 +96,8 @@ class SourcePlan:
     """Columns passed through to the output: name to Arrow type, as ``str(type)``."""
     units: tuple[Unit, ...]
     has_split: bool = False
+    details: dict[str, Any] = field(default_factory=dict)
+    """JSON values: what only `Source.read` needs to know of the whole, such as the texts of a vocabulary."""
 
     def to_json(self) -> dict[str, Any]:
         """Render as JSON values; `from_json` reads them back."""
@@ -111,6 +113,7 @@ class SourcePlan:
             extra_columns=values["extra_columns"],
             units=tuple(Unit(unit["piece"], tuple(Cut(**cut) for cut in unit["cuts"])) for unit in values["units"]),
             has_split=values["has_split"],
+            details=values["details"],
         )
 
     def row_schema(self) -> pa.Schema:
