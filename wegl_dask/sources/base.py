@@ -5,6 +5,7 @@ A source goes through three steps. `Source.pieces` names what can be scanned ind
 like; `Source.plan` puts the scans together and numbers the shards. Then `Source.read` reads one unit of the plan.
 """
 
+import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, Protocol
@@ -79,8 +80,10 @@ class Cut:
 
 @dataclass(frozen=True)
 class Unit:
-    """The cuts that one task reads in one pass, in shard order: one, or all cuts of a stream that cannot be entered
-    in the middle, such as a compressed file."""
+    """The cuts that one task reads in one pass, in shard order.
+
+    One cut, or all cuts of a stream that cannot be entered in the middle, such as a compressed file.
+    """
 
     piece: str
     cuts: tuple[Cut, ...]
@@ -172,8 +175,6 @@ class Source(Protocol):
 
 def fingerprint(*parts: bytes | str) -> str:
     """Hash `parts` to 32 hexadecimal digits (BLAKE2b)."""
-    import hashlib
-
     digest = hashlib.blake2b(digest_size=16)
     for part in parts:
         digest.update(part.encode() if isinstance(part, str) else part)
