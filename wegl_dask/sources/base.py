@@ -111,7 +111,12 @@ class SourcePlan:
         """Read back what `to_json` wrote."""
         schema, labels = values["schema"], values["labels"]
         return cls(
-            schema=GraphSchema(**{key: tuple(v) if isinstance(v, list) else v for key, v in schema.items()}),
+            schema=GraphSchema(
+                node_category_counts=tuple(schema["node_category_counts"]),
+                edge_category_counts=tuple(schema["edge_category_counts"]),
+                node_attribute_width=schema["node_attribute_width"],
+                edge_attribute_width=schema["edge_attribute_width"],
+            ),
             labels=LabelSchema(labels["kind"], tuple(labels["class_names"]), tuple(labels["task_names"])),
             extra_columns=values["extra_columns"],
             units=tuple(Unit(unit["piece"], tuple(Cut(**cut) for cut in unit["cuts"])) for unit in values["units"]),
