@@ -4,6 +4,7 @@ The descriptions in this module are the documentation: ``wegl-dask run --help`` 
 """
 
 import difflib
+import json
 import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,6 +13,7 @@ from typing import Annotated, Any, Literal, Self, get_args, get_origin
 
 import tomli_w
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic.fields import FieldInfo
 
 from wegl_dask.errors import JobFileError
 
@@ -346,7 +348,7 @@ def _keys_of(table: type[BaseModel], prefix: str) -> Iterator[tuple[str, str, st
         if key == "source":
             yield "source.kind", " | ".join(source_kinds()), "required", "Kind of the source."
             seen = {"kind"}
-            for kind, source in _source_tables().items():
+            for source in _source_tables().values():
                 for row in _keys_of(source, "source."):
                     leaf = row[0].removeprefix("source.")
                     if leaf not in seen:
@@ -361,8 +363,13 @@ def _keys_of(table: type[BaseModel], prefix: str) -> Iterator[tuple[str, str, st
         if inner:
             yield from _keys_of(inner[0], f"{key}.")
             continue
-        default = "required" if field.is_required() else "not set" if field.default is None else repr(field.default)
-        yield key, _type_name(field.annotation), default.replace("'", '"'), field.description or ""
+        yield key, _type_name(field.annotation), _default_text(field), field.description or ""
+
+
+def _default_text(field: FieldInfo) -> str:
+    if field.is_required():
+        return "required"
+    return "not set" if field.default is None else json.dumps(field.default)
 
 
 def _type_name(annotation: Any) -> str:

@@ -1,0 +1,167 @@
+"""The propagation operator of a batch of graphs, and the node embeddings that L layers of it give.
+
+Notes
+-----
+With scalar edge weights (paper, equation ``eq:wl_diff``)
+
+    x_v^(l) = sum over u in N_v and v itself of  w_uv / sqrt(deg(u) deg(v)) * x_u^(l-1),   deg(v) = 1 + |N_v|
+
+and with E non-negative features an edge (paper, appendix, equation ``eq:wl_diff_binary_edge_features``) the weight of
+(u, v) is ``sum_e w_uv,e / sqrt(deg_e(u) deg_e(v))`` with ``deg_e(v) = sum_u w_uv,e``, every self-connection having all
+features 1. Both are one sparse matrix S applied L times, so everything up to the principal components is linear in
+the initial features.
+"""
+
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+from scipy import sparse
+
+from wegl_dask.features import is_virtual
+from wegl_dask.graphs import FloatArray, GraphBatch, IntArray
+
+EdgeFeature = Literal["none", "labels", "attributes", "weight"]
+Pooling = Literal["concat", "average", "final"]
+
+
+def propagation_operator(batch: GraphBatch, edge_features: EdgeFeature = "none") -> sparse.csr_array:
+    """Build the matrix S that propagates node features by one layer.
+
+    Parameters
+    ----------
+    batch : GraphBatch
+        With canonical edges, see `wegl_dask.graphs.canonical_edges`.
+    edge_features : {"none", "labels", "attributes", "weight"}
+        What an edge weighs: 1; its categories, one-hot over the declared vocabularies; its attributes, one channel
+        each; its only attribute, as the scalar weight. An edge of a virtual node weighs 1/|V| in every channel.
+
+    Returns
+    -------
+    scipy.sparse.csr_array
+        float64, (n_nodes, n_nodes), block diagonal over the graphs; row v holds the weights of x_v's sum.
+
+    Raises
+    ------
+    ValueError
+        If the graphs do not carry the edge features asked for.
+    """
+    source, target = batch.global_edges()
+    hub = is_virtual(batch)
+    virtual = hub[source] | hub[target] if batch.has_virtual_nodes else np.zeros(batch.n_edges, dtype=bool)
+    n_real = np.repeat(batch.node_counts - batch.has_virtual_nodes, batch.edge_counts)
+    spoke_weight = 1.0 / n_real[virtual]
+    match edge_features:
+        case "none":
+            weights, self_weights = _scalar_weights(
+                batch.n_nodes, source, target, _fill(np.ones(batch.n_edges), virtual, spoke_weight)
+            )
+        case "weight":
+            if batch.schema.edge_attribute_width != 1:
+                raise ValueError(
+                    f'edges.features = "weight" needs one attribute an edge; these graphs have '
+                    f"{batch.schema.edge_attribute_width}"
+                )
+            given = batch.edge_attributes[:, 0].astype(np.float64)
+            weights, self_weights = _scalar_weights(batch.n_nodes, source, target, _fill(given, virtual, spoke_weight))
+        case "attributes":
+            if not batch.schema.edge_attribute_width:
+                raise ValueError('edges.features = "attributes": these graphs have no edge attributes')
+            channels = batch.edge_attributes.astype(np.float64)
+            channels = _fill(channels, virtual, spoke_weight[:, None])
+            weights, self_weights = _channel_weights(batch.n_nodes, source, target, channels)
+        case "labels":
+            if not batch.schema.edge_category_counts:
+                raise ValueError('edges.features = "labels": these graphs have no edge labels')
+            weights, self_weights = _label_weights(batch, source, target, virtual, spoke_weight)
+    diagonal = np.arange(batch.n_nodes)
+    return sparse.csr_array(
+        (
+            np.concatenate([weights, self_weights]),
+            (np.concatenate([target, diagonal]), np.concatenate([source, diagonal])),
+        ),
+        shape=(batch.n_nodes, batch.n_nodes),
+    )
+
+
+def pooled(
+    operator: sparse.csr_array, features: sparse.csr_array | FloatArray, *, layers: int, pooling: Pooling
+) -> npt.NDArray[np.float64]:
+    """Propagate features through L layers and pool the L + 1 results of each node (paper, "Node Embedding Type").
+
+    Parameters
+    ----------
+    operator : scipy.sparse.csr_array, (n_nodes, n_nodes)
+    features : (n_nodes, n_features)
+        x^(0), sparse or dense.
+    layers : int
+        L >= 0.
+    pooling : {"concat", "average", "final"}
+
+    Returns
+    -------
+    float64, (n_nodes, n_features), or (n_nodes, (L + 1) * n_features) for "concat"
+    """
+    current = features.toarray() if isinstance(features, sparse.csr_array) else np.asarray(features, dtype=np.float64)
+    if pooling == "concat":
+        width = current.shape[1]
+        result = np.empty((current.shape[0], (layers + 1) * width))
+        result[:, :width] = current
+        for layer in range(1, layers + 1):
+            current = operator @ current
+            result[:, layer * width : (layer + 1) * width] = current
+        return result
+    total = current.copy() if pooling == "average" else None
+    for _ in range(layers):
+        current = operator @ current
+        if total is not None:
+            total += current
+    return current if total is None else total / (layers + 1)
+
+
+def _fill(values: npt.NDArray[np.float64], where: npt.NDArray[np.bool_], new: FloatArray) -> npt.NDArray[np.float64]:
+    result = values.copy()
+    result[where] = new
+    return result
+
+
+def _scalar_weights(
+    n_nodes: int, source: IntArray, target: IntArray, weights: FloatArray
+) -> tuple[FloatArray, FloatArray]:
+    inverse_root = 1.0 / np.sqrt(1.0 + np.bincount(target, minlength=n_nodes))
+    return weights * inverse_root[source] * inverse_root[target], inverse_root**2
+
+
+def _channel_weights(
+    n_nodes: int, source: IntArray, target: IntArray, channels: FloatArray
+) -> tuple[FloatArray, FloatArray]:
+    n_channels = channels.shape[1]
+    degree = np.stack([1.0 + np.bincount(target, channels[:, e], minlength=n_nodes) for e in range(n_channels)], axis=1)
+    inverse_root = 1.0 / np.sqrt(degree)
+    edge_weights = (channels * inverse_root[source] * inverse_root[target]).sum(axis=1)
+    return edge_weights, (1.0 / degree).sum(axis=1)
+
+
+def _label_weights(
+    batch: GraphBatch, source: IntArray, target: IntArray, virtual: npt.NDArray[np.bool_], spoke_weight: FloatArray
+) -> tuple[FloatArray, FloatArray]:
+    """Evaluate the weights of one-hot edge features without writing the zeros down."""
+    n_nodes = batch.n_nodes
+    spokes = np.bincount(target[virtual], spoke_weight, minlength=n_nodes)
+    real = ~virtual
+    real_source, real_target = source[real], target[real]
+    real_weights = np.zeros(len(real_source))
+    virtual_weights = np.zeros(len(spoke_weight))
+    self_weights = np.zeros(n_nodes)
+    for column, size in enumerate(batch.schema.edge_category_counts):
+        category = batch.edge_categories[real, column].astype(np.int64)
+        counts = np.bincount(real_target * size + category, minlength=n_nodes * size).reshape(n_nodes, size)
+        degree = 1.0 + counts + spokes[:, None]
+        inverse_root = 1.0 / np.sqrt(degree)
+        real_weights += inverse_root[real_source, category] * inverse_root[real_target, category]
+        virtual_weights += (inverse_root[source[virtual]] * inverse_root[target[virtual]]).sum(axis=1)
+        self_weights += (1.0 / degree).sum(axis=1)
+    weights = np.empty(len(source))
+    weights[real] = real_weights
+    weights[virtual] = virtual_weights * spoke_weight
+    return weights, self_weights

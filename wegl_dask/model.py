@@ -1,0 +1,174 @@
+"""Everything that turns a graph into its embedding, as one frozen object: features, diffusion, projection, reference."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from scipy import sparse
+
+from wegl_dask.diffusion import EdgeFeature, Pooling, pooled, propagation_operator
+from wegl_dask.features import NodeFeatures
+from wegl_dask.graphs import GraphBatch, IntArray
+from wegl_dask.projection import Moments, Projection
+
+FloatMatrix = npt.NDArray[np.float64]
+
+BLOCK_ENTRIES = 4_000_000
+"""Float64 entries a dense matrix of node rows may have at a time: 32 MB."""
+
+
+@dataclass(frozen=True)
+class NodeEmbedding:
+    """The node embedding before the projection: features, diffusion, local pooling (paper, section "Node Embedding").
+
+    Attributes
+    ----------
+    features : NodeFeatures
+    edge_features : {"none", "labels", "attributes", "weight"}
+    virtual_node : bool
+        Add a virtual node to every graph first; it is one of the graph's points.
+    layers : int
+        L.
+    pooling : {"concat", "average", "final"}
+    """
+
+    features: NodeFeatures
+    edge_features: EdgeFeature
+    virtual_node: bool
+    layers: int
+    pooling: Pooling
+
+    @property
+    def repeats(self) -> int:
+        """How often the feature columns are repeated in a node embedding."""
+        return self.layers + 1 if self.pooling == "concat" else 1
+
+    @property
+    def width(self) -> int:
+        """Columns of a node embedding."""
+        return self.repeats * self.features.n_features
+
+    def prepare(self, batch: GraphBatch) -> GraphBatch:
+        """Add the virtual nodes, if they are asked for."""
+        return batch.with_virtual_nodes() if self.virtual_node else batch
+
+    def evaluate(self, batch: GraphBatch) -> FloatMatrix:
+        """Evaluate the node embeddings of all nodes: (n_points, width).
+
+        `batch` has no virtual nodes yet; where they are asked for, that of each graph comes last among its points.
+        """
+        batch = self.prepare(batch)
+        raw = self.features.raw_matrix(batch)
+        encoded = raw if self.features.encoder is None else raw @ self.features.encoder
+        return self._pool(batch, encoded)
+
+    def moments(self, batch: GraphBatch, seen: IntArray, *, scatter: bool) -> Moments:
+        """Take the moments of the pooled node features in the narrower of raw and encoded space.
+
+        Parameters
+        ----------
+        batch : GraphBatch
+            Without virtual nodes.
+        seen : int, (n_seen,)
+            The raw columns that occur in the collection.
+        scatter : bool
+            Take the products of all pairs of columns too.
+
+        Returns
+        -------
+        Moments
+            Over the columns `moment_columns` (L + 1 times for "concat").
+        """
+        encode = self.encodes_before_moments(seen)
+        width = self.features.n_features if encode else len(seen)
+        result = Moments.none(self.repeats * width, scatter=scatter)
+        for block in batch.blocks(max(1, BLOCK_ENTRIES // max(1, self.repeats * width))):
+            prepared = self.prepare(block)
+            raw = self.features.raw_matrix(prepared)
+            chosen = raw @ self.features.encoder if encode else raw[:, seen]
+            result = result.merge(self._block_moments(prepared, chosen, scatter=scatter))
+        return result
+
+    def encodes_before_moments(self, seen: IntArray) -> bool:
+        """Whether the moments are taken of encoded features: when those are fewer than the raw columns that occur."""
+        return self.features.encoder is not None and self.features.n_features < len(seen)
+
+    def _pool(self, batch: GraphBatch, features: sparse.csr_array | FloatMatrix) -> FloatMatrix:
+        operator = propagation_operator(batch, self.edge_features)
+        return pooled(operator, features, layers=self.layers, pooling=self.pooling)
+
+    def _block_moments(self, batch: GraphBatch, features: sparse.csr_array | FloatMatrix, *, scatter: bool) -> Moments:
+        operator = propagation_operator(batch, self.edge_features)
+        width = features.shape[1]
+        step = width if scatter else max(1, BLOCK_ENTRIES // (batch.n_nodes * self.repeats))
+        parts = []
+        for start in range(0, width, step):
+            values = pooled(operator, features[:, start : start + step], layers=self.layers, pooling=self.pooling)
+            parts.append(Moments.of(values, scatter=scatter))
+        if len(parts) == 1:
+            return parts[0]
+        # The column blocks interleave with the layers of "concat": put every layer's columns side by side.
+        columns = [part.mean.reshape(self.repeats, -1) for part in parts]
+        squares = [part.deviations.reshape(self.repeats, -1) for part in parts]
+        return Moments(batch.n_nodes, np.concatenate(columns, axis=1).ravel(), np.concatenate(squares, axis=1).ravel())
+
+
+@dataclass(frozen=True)
+class PointEmbedding:
+    """From graphs to the points that are transported: the node embedding followed by the projection."""
+
+    nodes: NodeEmbedding
+    projection: Projection
+
+    @property
+    def dimension(self) -> int:
+        """Number d of coordinates of a point."""
+        return self.projection.dimension
+
+    def evaluate(self, batch: GraphBatch) -> tuple[FloatMatrix, IntArray]:
+        """Compute the points of all graphs of a batch.
+
+        Parameters
+        ----------
+        batch : GraphBatch
+            With canonical edges, without virtual nodes.
+
+        Returns
+        -------
+        points : float64, (n_points, d)
+            The virtual node of each graph, if any, comes last among its points.
+        offsets : int64, (n_graphs + 1,)
+            Graph i owns rows ``offsets[i]:offsets[i + 1]``.
+        """
+        prepared = self.nodes.prepare(batch)
+        raw = self.nodes.features.raw_matrix(prepared)
+        operator = propagation_operator(prepared, self.nodes.edge_features)
+        projection, components = self.projection, self.projection.components
+        if components is None:
+            encoder = self.nodes.features.encoder
+            encoded = raw if encoder is None else raw @ encoder
+            points = pooled(operator, encoded, layers=self.nodes.layers, pooling=self.nodes.pooling)
+            points -= projection.mean
+            points /= projection.scale
+        else:
+            points = self._projected(operator, raw, components / projection.scale)
+            points -= components @ (projection.mean / projection.scale)
+        return points, prepared.node_offsets
+
+    def _projected(self, operator: sparse.csr_array, raw: sparse.csr_array, axes: FloatMatrix) -> FloatMatrix:
+        """Sum S^l X A_l over the layers by Horner's rule: only d columns are ever diffused."""
+        nodes = self.nodes
+        encoder = nodes.features.encoder
+        by_layer = axes.reshape(len(axes), nodes.repeats, nodes.features.n_features)
+        maps = [(axes_l.T if encoder is None else encoder @ axes_l.T) for axes_l in np.moveaxis(by_layer, 1, 0)]
+        if nodes.pooling == "average":
+            maps = [maps[0] / (nodes.layers + 1)]
+        last: FloatMatrix = raw @ maps[-1]
+        points = last
+        for layer in range(nodes.layers - 1, -1, -1):
+            points = operator @ points
+            if nodes.pooling == "concat":
+                points += raw @ maps[layer]
+            elif nodes.pooling == "average":
+                points += last
+        return points if points is not last else last.copy()

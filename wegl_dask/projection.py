@@ -1,0 +1,199 @@
+"""Standardisation and principal components of the node embeddings, from moments that can be merged.
+
+Notes
+-----
+Everything up to the principal components is linear in the raw node features, so the moments are taken before the
+encoder is applied wherever that is the narrower space: with the raw embedding y of a node, pooled but not encoded, and
+the encoder B, the mean of yB is mean(y) B and its covariance B' cov(y) B. No wide feature matrix is ever formed.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from wegl_dask.graphs import IntArray
+
+FloatMatrix = npt.NDArray[np.float64]
+
+RANK_TOLERANCE = 1e-10
+"""Principal components with less than this part of the largest variance are noise of the arithmetic."""
+
+
+@dataclass(frozen=True)
+class Moments:
+    """Count, mean and squared deviations of a set of vectors, in float64.
+
+    Attributes
+    ----------
+    count : int
+        Number of vectors.
+    mean : float64, (width,)
+    deviations : float64, (width,) or (width, width)
+        Sum over the vectors of their squared deviations from the mean, or of the products of all pairs (scatter).
+    """
+
+    count: int
+    mean: FloatMatrix
+    deviations: FloatMatrix
+
+    @classmethod
+    def of(cls, vectors: FloatMatrix, *, scatter: bool) -> "Moments":
+        """Take the moments of the rows of `vectors`, (n, width) with n >= 1."""
+        mean = vectors.mean(axis=0)
+        centred = vectors - mean
+        deviations = centred.T @ centred if scatter else np.einsum("ij,ij->j", centred, centred)
+        return cls(len(vectors), mean, deviations)
+
+    @classmethod
+    def none(cls, width: int, *, scatter: bool) -> "Moments":
+        """Moments of no vector at all, the neutral element of `merge`."""
+        return cls(0, np.zeros(width), np.zeros((width, width) if scatter else width))
+
+    @property
+    def has_scatter(self) -> bool:
+        """Whether all pairs of columns were taken."""
+        return self.deviations.ndim == 2
+
+    def merge(self, other: "Moments") -> "Moments":
+        """Moments of both sets together (Chan, Golub and LeVeque 1979)."""
+        if not self.count or not other.count:
+            return self if self.count else other
+        count = self.count + other.count
+        delta = other.mean - self.mean
+        weight = self.count * other.count / count
+        between = np.outer(delta, delta) if self.has_scatter else delta**2
+        return Moments(
+            count,
+            self.mean + delta * (other.count / count),
+            self.deviations + other.deviations + weight * between,
+        )
+
+
+@dataclass(frozen=True)
+class Projection:
+    """The affine map from pooled node embeddings to the points that are transported.
+
+    A point is ``((z - mean) / scale) @ components.T``, without the last factor where `components` is None.
+
+    Attributes
+    ----------
+    mean, scale : float64, (columns,)
+    components : float64, (dimension, columns) or None
+        Orthonormal rows, by decreasing variance, each with its largest entry positive.
+    variances : float64, (dimension,)
+        Variance of the points along every axis, over the nodes of the fit (ddof 0).
+    total_variance : float
+        Sum of the variances of all columns after scaling.
+    """
+
+    mean: FloatMatrix
+    scale: FloatMatrix
+    components: FloatMatrix | None
+    variances: FloatMatrix
+    total_variance: float
+
+    @property
+    def dimension(self) -> int:
+        """Number d of coordinates of a point."""
+        return len(self.mean) if self.components is None else len(self.components)
+
+    @property
+    def rounding_step(self) -> float:
+        """Grid that points are rounded to: a power of two about 2**-28 of their root mean square coordinate."""
+        spread = float(np.sqrt(self.variances.mean()))
+        return float(2.0 ** (np.floor(np.log2(spread if spread > 0 else 1.0)) - 28))
+
+
+def fit_projection(
+    moments: Moments,
+    *,
+    encoder: FloatMatrix | None,
+    columns: IntArray | None,
+    n_columns: int,
+    repeats: int,
+    standardize: bool,
+    components: int | None,
+) -> Projection:
+    """Fit standardisation and PCA.
+
+    Parameters
+    ----------
+    moments : Moments
+        Of the pooled features of all nodes of the fit: `repeats` blocks of columns, one a layer for "concat".
+    encoder : float64, (moments' width / repeats, F) or None
+        What the moments' columns are still to be encoded with; None if they are the features themselves.
+    columns : int (moments' width / repeats,) or None
+        Where `encoder` is None: which of the `n_columns` feature columns the moments cover; the others are 0
+        throughout. None is all of them.
+    n_columns : int
+        Number F of feature columns.
+    repeats : int
+        L + 1 for "concat", else 1.
+    standardize : bool
+        Divide by the population standard deviation (ddof 0) as `sklearn.preprocessing.StandardScaler` does: columns
+        without variance are divided by 1. If False, only the mean is subtracted, and only when there is a PCA.
+    components : int or None
+        Number of principal components; needs moments with a scatter.
+
+    Raises
+    ------
+    ValueError
+        If more components are asked for than there are directions with variance.
+    """
+    wide = repeats * n_columns
+    mapping: FloatMatrix | None = None
+    mean = np.zeros(wide)
+    variance = np.zeros(wide)
+    if encoder is None:
+        covered = np.arange(n_columns) if columns is None else columns
+        covered = (np.arange(repeats)[:, None] * n_columns + covered).ravel()
+        mean[covered] = moments.mean
+        diagonal = np.diagonal(moments.deviations) if moments.has_scatter else moments.deviations
+        variance[covered] = diagonal / moments.count
+    else:
+        covered = np.arange(wide)
+        mapping = np.kron(np.eye(repeats), encoder)
+        mean = moments.mean @ mapping
+        variance = np.einsum("ij,ij->j", mapping, moments.deviations @ mapping) / moments.count
+    scale = _standard_deviations(variance, mean, moments.count) if standardize else np.ones(wide)
+    if components is None:
+        if not standardize:
+            mean = np.zeros(wide)
+        scaled = variance / scale**2
+        return Projection(mean, scale, None, scaled, float(scaled.sum()))
+
+    axes, spectrum = _principal_axes(moments, mapping, scale[covered])
+    rank = int((spectrum > spectrum[0] * RANK_TOLERANCE).sum()) if spectrum.size and spectrum[0] > 0 else 0
+    if components > rank:
+        raise ValueError(
+            f"projection.components = {components}, and the node embeddings vary in {rank} directions only; "
+            f"set projection.components to {rank} at most"
+        )
+    matrix = np.zeros((components, wide))
+    matrix[:, covered] = axes[:components]
+    largest = np.abs(matrix).argmax(axis=1)
+    matrix *= np.sign(matrix[np.arange(components), largest])[:, None]
+    return Projection(mean, scale, matrix, spectrum[:components], float(spectrum.sum()))
+
+
+def _standard_deviations(variance: FloatMatrix, mean: FloatMatrix, count: int) -> FloatMatrix:
+    """Take scikit-learn's rule for constant columns: a variance within rounding error of 0 counts as 1."""
+    epsilon = np.finfo(np.float64).eps
+    constant = variance <= count * epsilon * variance + (count * mean * epsilon) ** 2
+    return np.where(constant, 1.0, np.sqrt(np.where(constant, 1.0, variance)))
+
+
+def _principal_axes(
+    moments: Moments, mapping: FloatMatrix | None, scale: FloatMatrix
+) -> tuple[FloatMatrix, FloatMatrix]:
+    """Axes (rank, covered columns) and their variances, largest first, in the narrower of the two spaces."""
+    covariance = moments.deviations / moments.count
+    if mapping is None or mapping.shape[0] >= mapping.shape[1]:
+        encoded = covariance if mapping is None else mapping.T @ covariance @ mapping
+        values, vectors = np.linalg.eigh(encoded / np.outer(scale, scale))
+        return vectors[:, ::-1].T, np.maximum(values[::-1], 0.0)
+    values, vectors = np.linalg.eigh(covariance)
+    factor = (np.sqrt(np.maximum(values, 0.0)) * vectors).T @ (mapping / scale)
+    _, singular, axes = np.linalg.svd(factor, full_matrices=False)
+    return axes, singular**2

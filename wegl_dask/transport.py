@@ -1,0 +1,323 @@
+"""From the points of a graph to its embedding: canonical points, the transport plan, the barycentric projection.
+
+Notes
+-----
+With the reference Z_0 of N points and weight 1/N each, and a graph's points z_k of weight b_k (paper, section
+"Numerical Details"):
+
+    pi  = argmin over couplings of  sum_jk pi_jk |z0_j - z_k|^2
+    F   = N pi Z
+    phi = (F - Z_0) / sqrt(N)
+
+The optimal plan need not be unique, so it is taken for canonical input: points rounded to a grid, equal points merged,
+the rest in lexicographic order. That makes phi a function of the set of points alone. Costs are evaluated pair by pair
+(never by the expansion into a matrix product), so that they do not depend on where in a batch a graph stands.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+from scipy.spatial.distance import cdist
+
+from wegl_dask.graphs import IntArray, offsets_from_counts
+
+FloatMatrix = npt.NDArray[np.float64]
+Solver = Literal["exact", "sinkhorn", "auto"]
+UsedSolver = Literal["exact", "sinkhorn"]
+
+MARGINAL_TOLERANCE = 1e-7
+"""Largest deviation of a plan's marginals, as a part of the whole mass."""
+
+COST_ENTRIES = 4_000_000
+"""Entries of the cost matrix that graphs share at a time: 32 MB."""
+
+SINKHORN_ITERATIONS = 20_000
+
+
+class PlanError(Exception):
+    """A solver did not return a plan that can be used."""
+
+
+@dataclass(frozen=True)
+class WeightedPoints:
+    """The points of many graphs, each with the part of its graph's mass that it carries.
+
+    Attributes
+    ----------
+    points : float64, (n_points, d)
+    weights : float64, (n_points,)
+        They add up to 1 in every graph.
+    offsets : int64, (n_graphs + 1,)
+        Graph i owns rows ``offsets[i]:offsets[i + 1]``.
+    """
+
+    points: FloatMatrix
+    weights: FloatMatrix
+    offsets: IntArray
+
+
+@dataclass(frozen=True)
+class Embeddings:
+    """Embeddings of many graphs.
+
+    Attributes
+    ----------
+    phi : float64, (n_graphs, N * d)
+        Row-major: the displacement of the first reference point, then of the second, ...
+    transport_cost : float64, (n_graphs,)
+        <pi, C>; the squared 2-Wasserstein distance to the reference where the plan is exact.
+    entropic : bool, (n_graphs,)
+        Whether the plan is entropic.
+    regularization : float64, (n_graphs,)
+        Entropic regularisation in units of the cost; NaN for exact plans.
+    failures : dict of int to str
+        Graphs for which no solver gave a plan, and why; their rows above hold NaN.
+    """
+
+    phi: FloatMatrix
+    transport_cost: FloatMatrix
+    entropic: npt.NDArray[np.bool_]
+    regularization: FloatMatrix
+    failures: dict[int, str]
+
+
+def canonical_points(points: FloatMatrix, offsets: IntArray, step: float) -> WeightedPoints:
+    """Round the points of every graph to a grid, merge equal ones, and sort them lexicographically.
+
+    Parameters
+    ----------
+    points : float64, (n_points, d)
+    offsets : int64, (n_graphs + 1,)
+    step : float
+        Grid spacing; a power of two makes the rounding exact.
+
+    Examples
+    --------
+    >>> canonical_points(np.array([[2.0], [0.9], [2.1]]), np.array([0, 3]), step=1.0).points.ravel()
+    array([1., 2.])
+    """
+    rounded = round_to_grid(points, step)
+    order, starts_new = _lexicographic_order(rounded, offsets)
+    first = np.flatnonzero(starts_new)
+    multiplicity = np.diff(np.append(first, len(order)))
+    graph = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))[order[first]]
+    return WeightedPoints(
+        rounded[order[first]],
+        multiplicity / np.diff(offsets)[graph],
+        offsets_from_counts(np.bincount(graph, minlength=len(offsets) - 1)),
+    )
+
+
+def round_to_grid(points: FloatMatrix, step: float) -> FloatMatrix:
+    """Round every coordinate to the nearest multiple of `step`; -0 becomes 0."""
+    return np.rint(points / step) * step + 0.0
+
+
+def canonical_reference(points: FloatMatrix, step: float) -> FloatMatrix:
+    """Round the reference to the grid of the points and sort it; equal points are merged: (at most n, d)."""
+    return canonical_points(points, np.array([0, len(points)]), step).points
+
+
+def embed_points(
+    points: WeightedPoints,
+    reference: FloatMatrix,
+    *,
+    solver: Solver = "exact",
+    regularization: float = 0.01,
+    auto_size: int = COST_ENTRIES,
+) -> Embeddings:
+    """Solve the transport problem of every graph and project its plan.
+
+    Parameters
+    ----------
+    points : WeightedPoints
+        Canonical, see `canonical_points`.
+    reference : float64, (N, d)
+        Canonical, see `canonical_reference`.
+    solver : {"exact", "sinkhorn", "auto"}
+        "auto" is "sinkhorn" for graphs with more than `auto_size` pairs of points, and "exact" for all others.
+    regularization : float
+        For "sinkhorn", as a fraction of the graph's largest cost.
+    auto_size : int
+
+    Returns
+    -------
+    Embeddings
+        A plan that fails its checks is solved again by the other solver; its row says so.
+    """
+    n_graphs, n_reference, dimension = len(points.offsets) - 1, *reference.shape
+    projected = np.full((n_graphs, n_reference, dimension), np.nan)
+    cost = np.full(n_graphs, np.nan)
+    entropic = np.zeros(n_graphs, dtype=bool)
+    used_regularization = np.full(n_graphs, np.nan)
+    failures: dict[int, str] = {}
+    reference_weights = np.full(n_reference, 1.0 / n_reference)
+    for start, stop in _cost_blocks(points.offsets, n_reference):
+        first = points.offsets[start]
+        block_costs = cdist(reference, points.points[first : points.offsets[stop]], "sqeuclidean")
+        for graph in range(start, stop):
+            own = slice(int(points.offsets[graph]), int(points.offsets[graph + 1]))
+            costs = np.ascontiguousarray(block_costs[:, own.start - first : own.stop - first])
+            weights = points.weights[own]
+            use_sinkhorn = solver == "sinkhorn" or (solver == "auto" and costs.size > auto_size)
+            try:
+                plan, entropic[graph], used_regularization[graph] = _solve(
+                    reference_weights, weights, costs, entropic_first=use_sinkhorn, regularization=regularization
+                )
+            except PlanError as error:
+                failures[graph] = str(error)
+                continue
+            np.matmul(plan, points.points[own], out=projected[graph])
+            cost[graph] = np.vdot(plan, costs)
+    projected *= n_reference
+    projected -= reference
+    projected /= np.sqrt(n_reference)
+    return Embeddings(projected.reshape(n_graphs, -1), cost, entropic, used_regularization, failures)
+
+
+def exact_plan(
+    reference_weights: FloatMatrix, weights: FloatMatrix, costs: FloatMatrix
+) -> tuple[FloatMatrix, FloatMatrix, FloatMatrix]:
+    """Solve the linear program with POT's network simplex.
+
+    Parameters
+    ----------
+    reference_weights : float64, (N,)
+    weights : float64, (n,)
+    costs : float64, (N, n), C order
+
+    Returns
+    -------
+    plan : float64, (N, n)
+    reference_dual, dual : float64, (N,) and (n,)
+        Dual potentials: ``reference_dual[:, None] + dual <= costs``, with equality where the plan is positive.
+
+    Raises
+    ------
+    PlanError
+        If a cost is not finite, the solver did not finish, or the marginals are not those asked for.
+    """
+    _require_finite(costs)
+    max_iterations = 100_000 + 100 * sum(costs.shape)
+    plan, _, reference_dual, dual, code = _network_simplex()(reference_weights, weights, costs, max_iterations, 1)
+    if code != 1:
+        meaning = {0: "infeasible", 2: "unbounded", 3: f"not finished after {max_iterations} iterations"}
+        raise PlanError(f"exact solver: {meaning.get(code, f'result code {code}')}")
+    _require_marginals(plan, reference_weights, weights, "exact solver")
+    return plan, reference_dual, dual
+
+
+def sinkhorn_plan(
+    reference_weights: FloatMatrix, weights: FloatMatrix, costs: FloatMatrix, regularization: float
+) -> FloatMatrix:
+    """Solve the entropic problem with POT's Sinkhorn iteration in the log domain.
+
+    Parameters
+    ----------
+    reference_weights, weights, costs
+        As in `exact_plan`.
+    regularization : float
+        Weight of the entropy, in units of the cost.
+
+    Raises
+    ------
+    PlanError
+        If a cost is not finite or the marginals did not converge.
+    """
+    _require_finite(costs)
+    from ot.bregman import sinkhorn_log  # noqa: PLC0415  POT imports every backend it finds: only when it is needed
+
+    plan: FloatMatrix = sinkhorn_log(
+        reference_weights,
+        weights,
+        costs,
+        regularization,
+        numItermax=SINKHORN_ITERATIONS,
+        stopThr=MARGINAL_TOLERANCE / 10,
+        warn=False,
+    )
+    _require_marginals(plan, reference_weights, weights, "sinkhorn solver")
+    return plan
+
+
+def _solve(
+    reference_weights: FloatMatrix,
+    weights: FloatMatrix,
+    costs: FloatMatrix,
+    *,
+    entropic_first: bool,
+    regularization: float,
+) -> tuple[FloatMatrix, bool, float]:
+    """Solve by one solver, then by the other: the plan, whether it is entropic, and its regularisation."""
+    problems = []
+    for entropic in (entropic_first, not entropic_first):
+        # Costs of 0 throughout need no regularisation to be solved; any positive one gives the same plan.
+        absolute = regularization * (costs.max() or 1.0) if entropic else np.nan
+        try:
+            if entropic:
+                return sinkhorn_plan(reference_weights, weights, costs, absolute), True, absolute
+            return exact_plan(reference_weights, weights, costs)[0], False, absolute
+        except PlanError as error:
+            problems.append(str(error))
+    raise PlanError("; ".join(dict.fromkeys(problems)))
+
+
+def _require_finite(costs: FloatMatrix) -> None:
+    if not np.isfinite(costs.sum()):
+        raise PlanError("the transport costs are not finite")
+
+
+def _require_marginals(plan: FloatMatrix, reference_weights: FloatMatrix, weights: FloatMatrix, who: str) -> None:
+    error = max(abs(plan.sum(axis=1) - reference_weights).max(), abs(plan.sum(axis=0) - weights).max())
+    if not error <= MARGINAL_TOLERANCE:
+        raise PlanError(f"{who}: marginals of the plan are off by {error:.1e}; {MARGINAL_TOLERANCE:.0e} is allowed")
+
+
+@cache
+def _network_simplex():  # type: ignore[no-untyped-def]  # noqa: ANN202  a compiled function without a signature
+    """POT's compiled solver, without the checks and conversions of `ot.emd` that take as long as the solver."""
+    from ot.lp.emd_wrap import emd_c  # noqa: PLC0415  POT imports every backend it finds: only when it is needed
+
+    return emd_c
+
+
+def _cost_blocks(offsets: IntArray, n_reference: int) -> Iterator[tuple[int, int]]:
+    """Cut graphs into runs whose cost matrices together have at most `COST_ENTRIES` entries, or one graph."""
+    start, n_graphs = 0, len(offsets) - 1
+    while start < n_graphs:
+        limit = offsets[start] + COST_ENTRIES // n_reference
+        stop = max(start + 1, int(np.searchsorted(offsets, limit, side="right")) - 1)
+        yield start, stop
+        start = stop
+
+
+def _lexicographic_order(points: FloatMatrix, offsets: IntArray) -> tuple[IntArray, npt.NDArray[np.bool_]]:
+    """Sort the rows within each graph; say for each sorted row whether it differs from the one before.
+
+    Most rows are told apart by their first coordinate, and most of the others are equal altogether: so the full
+    comparison is left to the rows that tie in the first coordinate.
+    """
+    n_points, dimension = points.shape
+    graph = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))
+    if not dimension or not n_points:
+        return np.arange(n_points), np.append(True, np.diff(graph) != 0)[:n_points]
+    order = np.lexsort((points[:, 0], graph))
+    key = points[order, 0]
+    same = np.zeros(n_points, dtype=bool)
+    same[1:] = (key[1:] == key[:-1]) & (graph[1:] == graph[:-1])
+    if same.any() and dimension > 1:
+        tied = same.copy()
+        tied[:-1] |= same[1:]
+        rows = np.flatnonzero(tied)
+        run = np.cumsum(~same)[rows]
+        tied_points = points[order[rows]]
+        varying = np.flatnonzero((tied_points[1:] != tied_points[:-1])[same[rows][1:]].any(axis=0))
+        inner = np.lexsort((*tied_points[:, varying[::-1]].T, run))
+        order[rows] = order[rows[inner]]
+        same_rows = np.flatnonzero(same)
+        same[same_rows] = (points[order[same_rows]] == points[order[same_rows - 1]]).all(axis=1)
+    return order, ~same
