@@ -153,7 +153,7 @@ def fit_projection(
         variance[covered] = diagonal / moments.count
     else:
         covered = np.arange(wide)
-        mapping = np.kron(np.eye(repeats), encoder)
+        mapping = np.asarray(np.kron(np.eye(repeats), encoder), dtype=np.float64)
         mean = moments.mean @ mapping
         variance = np.einsum("ij,ij->j", mapping, moments.deviations @ mapping) / moments.count
     scale = _standard_deviations(variance, mean, moments.count) if standardize else np.ones(wide)

@@ -59,6 +59,13 @@ class WeightedPoints:
     weights: FloatMatrix
     offsets: IntArray
 
+    def slice(self, start: int, stop: int) -> "WeightedPoints":
+        """Graphs ``start:stop``; the points are views."""
+        rows = slice(int(self.offsets[start]), int(self.offsets[stop]))
+        return WeightedPoints(
+            self.points[rows], self.weights[rows], self.offsets[start : stop + 1] - self.offsets[start]
+        )
+
 
 @dataclass(frozen=True)
 class Embeddings:

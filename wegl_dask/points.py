@@ -1,4 +1,4 @@
-"""Everything that turns a graph into its embedding, as one frozen object: features, diffusion, projection, reference."""
+"""From graphs to the points that are transported: features, diffusion, pooling, projection, as frozen objects."""
 
 from dataclasses import dataclass
 
@@ -60,7 +60,8 @@ class NodeEmbedding:
         batch = self.prepare(batch)
         raw = self.features.raw_matrix(batch)
         encoded = raw if self.features.encoder is None else raw @ self.features.encoder
-        return self._pool(batch, encoded)
+        operator = propagation_operator(batch, self.edge_features)
+        return pooled(operator, encoded, layers=self.layers, pooling=self.pooling)
 
     def moments(self, batch: GraphBatch, seen: IntArray, *, scatter: bool) -> Moments:
         """Take the moments of the pooled node features in the narrower of raw and encoded space.
@@ -92,10 +93,6 @@ class NodeEmbedding:
     def encodes_before_moments(self, seen: IntArray) -> bool:
         """Whether the moments are taken of encoded features: when those are fewer than the raw columns that occur."""
         return self.features.encoder is not None and self.features.n_features < len(seen)
-
-    def _pool(self, batch: GraphBatch, features: sparse.csr_array | FloatMatrix) -> FloatMatrix:
-        operator = propagation_operator(batch, self.edge_features)
-        return pooled(operator, features, layers=self.layers, pooling=self.pooling)
 
     def _block_moments(self, batch: GraphBatch, features: sparse.csr_array | FloatMatrix, *, scatter: bool) -> Moments:
         operator = propagation_operator(batch, self.edge_features)
