@@ -1,0 +1,244 @@
+"""Real data sets, read by code that shares nothing with the package, and small graphs to make up.
+
+A *plain graph* is a namespace of lists: `node_labels` (a list of categories a node), `node_attributes` (a list of
+numbers a node), `edges` (pairs, as listed), `edge_labels`, `edge_attributes`. `make_batch` turns plain graphs into a
+`GraphBatch`; expected values are worked out from the plain graphs.
+"""
+
+import gzip
+import itertools
+import os
+from collections import Counter
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+# POT imports every array library it finds unless it is told not to: 2 s for torch alone.
+os.environ.setdefault("POT_BACKEND_DISABLE_PYTORCH", "1")
+
+OGB_ATOM_FEATURES = (119, 5, 12, 12, 10, 6, 6, 2, 2)
+OGB_BOND_FEATURES = (5, 6, 2)
+
+
+@pytest.fixture(scope="session")
+def shared_data():
+    """Folder of the benchmark data; the test is skipped where it is not there."""
+    folder = os.environ.get("WEGL_SHARED_DATA") or Path(__file__).parents[2] / "shared" / "data"
+    folder = Path(folder)
+    if not folder.is_dir():
+        pytest.skip(f"no benchmark data at {folder}")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def make_batch():
+    """Build a GraphBatch from plain graphs, a graph, a node and an edge at a time."""
+    from wegl_dask.graphs import GraphBatch, GraphSchema
+
+    def make(graphs, *, node_labels=(), edge_labels=(), node_attributes=0, edge_attributes=0):
+        nodes = [label for graph in graphs for label in graph.node_labels]
+        edges = [pair for graph in graphs for pair in graph.edges]
+        return GraphBatch(
+            schema=GraphSchema(tuple(node_labels), tuple(edge_labels), node_attributes, edge_attributes),
+            node_offsets=np.array([0, *itertools.accumulate(len(graph.node_labels) for graph in graphs)]),
+            edge_offsets=np.array([0, *itertools.accumulate(len(graph.edges) for graph in graphs)]),
+            edge_source=np.array([source for source, _ in edges], dtype=np.int64),
+            edge_target=np.array([target for _, target in edges], dtype=np.int64),
+            node_categories=np.array(nodes, dtype=np.int64).reshape(len(nodes), len(node_labels)),
+            node_attributes=np.array(
+                [row for graph in graphs for row in graph.node_attributes], dtype=np.float64
+            ).reshape(len(nodes), node_attributes),
+            edge_categories=np.array([row for graph in graphs for row in graph.edge_labels], dtype=np.int64).reshape(
+                len(edges), len(edge_labels)
+            ),
+            edge_attributes=np.array(
+                [row for graph in graphs for row in graph.edge_attributes], dtype=np.float64
+            ).reshape(len(edges), edge_attributes),
+        )
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def mutag(shared_data, make_batch):
+    return _read_tud(shared_data, "MUTAG", make_batch, node_labels=(7,), edge_labels=(4,))
+
+
+@pytest.fixture(scope="session")
+def ptc_mr(shared_data, make_batch):
+    return _read_tud(shared_data, "PTC_MR", make_batch, node_labels=(18,), edge_labels=(4,))
+
+
+@pytest.fixture(scope="session")
+def enzymes(shared_data, make_batch):
+    return _read_tud(shared_data, "ENZYMES", make_batch, node_labels=(3,), node_attributes=18)
+
+
+@pytest.fixture(scope="session")
+def molhiv_500(shared_data, make_batch):
+    """The first 500 molecules of ogbg-molhiv; each bond is one line of the file, and joins both ways."""
+    raw = shared_data / "ogb" / "ogbg_molhiv" / "raw"
+    n_graphs = 500
+    node_counts = [int(line) for line in _first_lines(raw / "num-node-list.csv.gz", n_graphs)]
+    edge_counts = [int(line) for line in _first_lines(raw / "num-edge-list.csv.gz", n_graphs)]
+    nodes = iter(_first_lines(raw / "node-feat.csv.gz", sum(node_counts)))
+    ends = iter(_first_lines(raw / "edge.csv.gz", sum(edge_counts)))
+    bonds = iter(_first_lines(raw / "edge-feat.csv.gz", sum(edge_counts)))
+    graphs = []
+    for n_nodes, n_edges in zip(node_counts, edge_counts, strict=True):
+        graph = SimpleNamespace(
+            node_labels=[_integers(next(nodes)) for _ in range(n_nodes)],
+            node_attributes=[[] for _ in range(n_nodes)],
+            edges=[],
+            edge_labels=[],
+            edge_attributes=[],
+        )
+        for _ in range(n_edges):
+            source, target = _integers(next(ends))
+            bond = _integers(next(bonds))
+            graph.edges += [(source, target), (target, source)]
+            graph.edge_labels += [bond, bond]
+            graph.edge_attributes += [[], []]
+        graphs.append(graph)
+    schema = {"node_labels": OGB_ATOM_FEATURES, "edge_labels": OGB_BOND_FEATURES}
+    return _data_set("molhiv_500", graphs, schema, make_batch)
+
+
+@pytest.fixture(scope="session")
+def real_data(request):
+    """Look a data set up by the name of its fixture."""
+    return request.getfixturevalue
+
+
+def _read_tud(shared_data, name, make_batch, **schema):
+    """Read the raw text files of a TU data set; labels become their rank among the values that occur."""
+    raw = shared_data / "TUDataset" / name / "raw"
+
+    def lines(what):
+        path = raw / f"{name}_{what}.txt"
+        return path.read_text().split("\n")[:-1] if path.exists() else None
+
+    owner = [int(line) - 1 for line in lines("graph_indicator")]
+    first_node = {}
+    for node, graph in enumerate(owner):
+        first_node.setdefault(graph, node)
+    node_labels = _ranks(lines("node_labels"))
+    node_attributes = lines("node_attributes")
+    edge_labels = _ranks(lines("edge_labels"))
+    graphs = [
+        SimpleNamespace(node_labels=[], node_attributes=[], edges=[], edge_labels=[], edge_attributes=[])
+        for _ in range(owner[-1] + 1)
+    ]
+    for node, graph in enumerate(owner):
+        graphs[graph].node_labels.append([node_labels[node]])
+        values = node_attributes[node].split(",") if node_attributes else []
+        graphs[graph].node_attributes.append([float(value) for value in values])
+    for edge, line in enumerate(lines("A")):
+        source, target = (end - 1 for end in _integers(line))
+        graph = graphs[owner[source]]
+        graph.edges.append((source - first_node[owner[source]], target - first_node[owner[source]]))
+        graph.edge_labels.append([edge_labels[edge]] if edge_labels else [])
+        graph.edge_attributes.append([])
+    return _data_set(name, graphs, schema, make_batch)
+
+
+def _data_set(name, graphs, schema, make_batch):
+    for graph in graphs:
+        pairs = Counter(graph.edges)
+        assert max(pairs.values(), default=1) == 1, f"{name}: parallel edges"
+        assert all((target, source) in pairs and source != target for source, target in pairs), f"{name}: not symmetric"
+    return SimpleNamespace(name=name, graphs=graphs, schema=schema, batch=make_batch(graphs, **schema))
+
+
+def _first_lines(path, n):
+    with gzip.open(path, "rt") as file:
+        return list(itertools.islice(file, n))
+
+
+def _integers(line):
+    return [int(value) for value in line.split(",")]
+
+
+def _ranks(lines):
+    if lines is None:
+        return None
+    values = [int(line) for line in lines]
+    rank = {value: position for position, value in enumerate(sorted(set(values)))}
+    return [rank[value] for value in values]
+
+
+@pytest.fixture(scope="session")
+def fit_points():
+    """Fit a `PointEmbedding` to a batch, as a job does it for one shard."""
+    from wegl_dask.features import degrees
+    from wegl_dask.points import NodeEmbedding, PointEmbedding
+    from wegl_dask.projection import fit_projection
+
+    def fit(batch, features, edge_features="none", *, virtual_node=False, layers=4, pooling="final", **projection):
+        nodes = NodeEmbedding(features, edge_features, virtual_node, layers, pooling)
+        categories = [np.unique(column) for column in batch.node_categories.T]
+        seen = features.seen_columns(categories, np.unique(degrees(batch)))
+        settings = {"standardize": True, "components": None} | projection
+        encodes_later = features.encoder is not None and not nodes.encodes_before_moments(seen)
+        scatter = settings["components"] is not None or encodes_later
+        covered = None if features.encoder is not None else seen
+        fitted = fit_projection(
+            nodes.moments(batch, seen, scatter=scatter),
+            encoder=features.encoder[seen] if encodes_later else None,
+            columns=covered,
+            n_columns=features.n_features,
+            repeats=nodes.repeats,
+            **settings,
+        )
+        return PointEmbedding(nodes, fitted)
+
+    return fit
+
+
+@pytest.fixture(scope="session")
+def embedded(real_data, fit_points):
+    """Embed a real data set with a k-means reference; the same object for the same name.
+
+    MUTAG and PTC_MR without principal components, where sparse one-hot columns make ties; ENZYMES with labels and
+    attributes; the molecules as the paper has them, with virtual nodes and 20 principal components.
+    """
+    from sklearn.cluster import KMeans
+
+    from wegl_dask.features import build_features
+    from wegl_dask.transport import canonical_points, canonical_reference, embed_points
+
+    settings = {
+        "mutag": (("labels",), {"edge_features": "labels", "layers": 4, "pooling": "average"}),
+        "ptc_mr": (("labels",), {"edge_features": "labels", "layers": 3, "pooling": "final"}),
+        "enzymes": (("labels", "attributes"), {"layers": 2, "pooling": "average"}),
+        "molhiv_500": (("atom_embedding",), {"edge_features": "labels", "virtual_node": True, "components": 20}),
+    }
+    cache = {}
+
+    def embed(name):
+        if name not in cache:
+            names, options = settings[name]
+            batch = real_data(name).batch
+            features = build_features(batch.schema, names, max_degree=10, degree_clip=10, embedding_width=300, seed=5)
+            model = fit_points(batch, features, **options)
+            points, offsets = model.evaluate(batch)
+            n_reference = len(points) // batch.n_graphs
+            centres = KMeans(n_reference, n_init=1, max_iter=20, random_state=0).fit(points).cluster_centers_
+            step = model.projection.rounding_step
+            reference = canonical_reference(centres, step)
+            canonical = canonical_points(points, offsets, step)
+            cache[name] = SimpleNamespace(
+                batch=batch,
+                model=model,
+                points=points,
+                offsets=offsets,
+                step=step,
+                reference=reference,
+                canonical=canonical,
+                result=embed_points(canonical, reference),
+            )
+        return cache[name]
+
+    return embed
