@@ -1,0 +1,224 @@
+"""Which job a run folder belongs to: a run continues its own folder, and no other job writes in it."""
+
+import json
+import re
+import tomllib
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+from wegl_dask.errors import JobFileError
+from wegl_dask.folders import TEMPORARY_PREFIX, Folder
+from wegl_dask.records import PART_FOLDERS, PART_NAME, RECORD_FOLDER, RECORD_NAME, SCRATCH_FOLDER, SCRATCH_NAME
+from wegl_dask.sources.base import fingerprint
+from wegl_dask.version import NUMERICS_VERSION, __version__
+
+JOB_NAME = "job.toml"
+RUN_JSON = f"{RECORD_FOLDER}/run.json"
+"""Which versions have written in the folder."""
+
+SUCCESS_NAME = "_SUCCESS"
+
+ROOT_FILES = ("manifest.json", "report.html", "performance-report.html")
+"""Files that a run writes into the folder itself, besides job.toml and _SUCCESS."""
+
+OWN_NAMES = {
+    **dict.fromkeys(PART_FOLDERS, PART_NAME),
+    "model": re.compile(r"model\.json|arrays\.npz"),
+    RECORD_FOLDER: re.compile(rf"(?:{RECORD_NAME.pattern})|run\.json"),
+    SCRATCH_FOLDER: SCRATCH_NAME,
+}
+"""The subfolders of a run, and what the names of its files in them look like."""
+
+KEYS_WITHOUT_EFFECT = (
+    "name",
+    "cluster",
+    "train",
+    "output.path",
+    "output.performance_report",
+    "source.download",
+    "source.max_rejected_fraction",
+    "source.trust",
+)
+"""Keys of the job file, and whole tables, that change no part: a run may be continued with other values of them."""
+
+MAX_REQUESTS = 16
+"""Files that are read or removed at a time."""
+
+
+@dataclass(frozen=True)
+class Claim:
+    """How a run found its folder.
+
+    Attributes
+    ----------
+    resumed : bool
+        The folder holds an earlier run of the same job.
+    other_versions : tuple of str
+        Versions of this package, other than the one running, that have written in the folder. Their numbers are the
+        same, since the numerics version is.
+    """
+
+    resumed: bool
+    other_versions: tuple[str, ...] = ()
+
+
+def claim(folder: Folder, job_toml: str, *, overwrite: bool = False) -> Claim:
+    """Make a folder this job's, or find that it is already.
+
+    Parameters
+    ----------
+    folder : Folder
+        To be locked by the caller.
+    job_toml : str
+        The job file with all defaults filled in.
+    overwrite : bool, default False
+        Remove everything that an earlier run wrote. Files that are not a run's are left alone.
+
+    Returns
+    -------
+    Claim
+
+    Raises
+    ------
+    JobFileError
+        If the folder holds another job, or the same by code that computes other numbers, or is no run folder.
+    """
+    old_toml = _read_job(folder)
+    if old_toml is None:
+        _refuse_strangers(folder)
+    elif overwrite:
+        clear(folder)
+        old_toml = None
+    else:
+        _refuse_changes(folder, old_toml, job_toml)
+    # Before anything is written here: which code has written before.
+    versions = [] if old_toml is None else _earlier_versions(folder)
+    if old_toml != job_toml:
+        folder.write(JOB_NAME, job_toml.encode())
+    if __version__ not in versions:
+        run = {"numerics_version": NUMERICS_VERSION, "package_versions": [*versions, __version__]}
+        folder.write(RUN_JSON, (json.dumps(run) + "\n").encode())
+    others = tuple(version for version in versions if version != __version__)
+    return Claim(resumed=old_toml is not None, other_versions=others)
+
+
+def clear(folder: Folder) -> None:
+    """Remove everything that a run wrote, and nothing else; job.toml goes last."""
+    folder.remove(SUCCESS_NAME)
+    own = [f"{subfolder}/{name}" for subfolder in OWN_NAMES for name in own_files(folder, subfolder)]
+    remove_all(folder, [*own, *ROOT_FILES])
+    for subfolder in OWN_NAMES:
+        folder.remove_if_empty(subfolder)
+    folder.remove(JOB_NAME)
+
+
+def own_files(folder: Folder, subfolder: str) -> list[str]:
+    """List the files of a subfolder that have the names of a run's files, or of files that were never whole."""
+    return [
+        name
+        for name, size in folder.listing(subfolder).items()
+        if size is not None and (OWN_NAMES[subfolder].fullmatch(name) or name.startswith(TEMPORARY_PREFIX))
+    ]
+
+
+def remove_all(folder: Folder, names: list[str]) -> None:
+    """Remove files, several at a time."""
+    with ThreadPoolExecutor(MAX_REQUESTS) as pool:
+        list(pool.map(folder.remove, names))
+
+
+def changed_keys(old_toml: str, new_toml: str) -> list[str]:
+    """List the keys of two job files that differ and change the result, as ``key: old -> new``."""
+    old, new = _effective_keys(old_toml), _effective_keys(new_toml)
+    return [
+        f"{key}: {_show(old, key)} -> {_show(new, key)}"
+        for key in sorted({*old, *new})
+        if key not in old or key not in new or old[key] != new[key]
+    ]
+
+
+def job_fingerprint(job_toml: str) -> str:
+    """Hash the keys of a job file that change the result: equal for a run on other machines, in another folder."""
+    return fingerprint(json.dumps(_effective_keys(job_toml), sort_keys=True, default=str))
+
+
+def _read_job(folder: Folder) -> str | None:
+    content = folder.read_if_there(JOB_NAME)
+    return None if content is None else content.decode(errors="replace")
+
+
+def _refuse_strangers(folder: Folder) -> None:
+    # Hidden files, such as those a file manager leaves, do not make a folder somebody's.
+    strangers = sorted(name for name in folder.listing() if not name.startswith("."))
+    if strangers:
+        raise JobFileError(
+            f"{folder.location()} is not a run folder: it has no {JOB_NAME}, but it holds {_some(strangers)}. Choose a new "
+            "or an empty folder for output.path"
+        )
+
+
+def _refuse_changes(folder: Folder, old_toml: str, job_toml: str) -> None:
+    where = folder.location(JOB_NAME)
+    try:
+        changes = changed_keys(old_toml, job_toml)
+    except tomllib.TOMLDecodeError as error:
+        raise JobFileError(
+            f"{where} is damaged: {error}. Clear the folder with --overwrite, or choose another output.path"
+        ) from error
+    if changes:
+        raise JobFileError(
+            f"{folder.location()} holds the run of a different job ({'; '.join(changes)}). Choose another output.path, or "
+            "clear the folder with --overwrite"
+        )
+
+
+def _earlier_versions(folder: Folder) -> list[str]:
+    content = folder.read_if_there(RUN_JSON)
+    if content is None:
+        # The run ended between writing job.toml and this file, before any part.
+        return []
+    where = folder.location(RUN_JSON)
+    try:
+        run = json.loads(content)
+        numerics, versions = run["numerics_version"], [str(version) for version in run["package_versions"]]
+    except (ValueError, KeyError, TypeError) as error:
+        raise JobFileError(
+            f"{where} is damaged ({error!r}): clear the folder with --overwrite, or choose another output.path"
+        ) from error
+    if numerics != NUMERICS_VERSION:
+        raise JobFileError(
+            f"{folder.location()} was written by wegl-dask {', '.join(versions)}, numerics version {numerics}; this is "
+            f"{__version__}, numerics version {NUMERICS_VERSION}, which computes other numbers. Finish the run with that "
+            "version, clear the folder with --overwrite, or choose another output.path"
+        )
+    return versions
+
+
+def _effective_keys(job_toml: str) -> dict[str, Any]:
+    """Flatten a job file to ``{"table.key": value}`` without the keys that have no effect."""
+    return {
+        key: value
+        for key, value in _flatten(tomllib.loads(job_toml))
+        if not any(key == free or key.startswith(f"{free}.") for free in KEYS_WITHOUT_EFFECT)
+    }
+
+
+def _flatten(table: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
+    result: list[tuple[str, Any]] = []
+    for key, value in table.items():
+        if isinstance(value, Mapping):
+            result += _flatten(value, f"{prefix}{key}.")
+        else:
+            result.append((f"{prefix}{key}", value))
+    return result
+
+
+def _show(keys: Mapping[str, Any], key: str) -> str:
+    return json.dumps(keys[key], ensure_ascii=False, default=str) if key in keys else "not set"
+
+
+def _some(names: list[str], shown: int = 3) -> str:
+    more = f" and {len(names) - shown} more" if len(names) > shown else ""
+    return ", ".join(names[:shown]) + more

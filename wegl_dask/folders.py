@@ -1,0 +1,341 @@
+"""A folder on a local disk or an object store, in which a file is there whole or not at all.
+
+A local file is written under a temporary name in the same folder, flushed to the disk and renamed. An object store gets
+one put, which shows nothing before it is complete. On a remote file system whose put is not atomic (HDFS, SFTP) a process
+that is killed can leave a torn file; the records of `wegl_dask.storage` find it.
+"""
+
+import contextlib
+import errno
+import hashlib
+import io
+import os
+import re
+import secrets
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path, PurePosixPath
+from typing import Any, BinaryIO
+
+import fsspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from wegl_dask.errors import JobFileError, MissingDependencyError, WeglError
+
+Content = bytes | Callable[[BinaryIO], int | None]
+"""What a file is made of: its bytes, or a function that writes them to a binary file and may return a number of rows."""
+
+TEMPORARY_PREFIX = ".tmp-"
+"""How the names of files begin that are not whole yet."""
+
+_HASH_BLOCK = 1 << 22
+
+
+@dataclass(frozen=True)
+class Written:
+    """What was written to a file: its size in bytes, its SHA-256, and the number of rows that the writer returned."""
+
+    n_bytes: int
+    sha256: str
+    rows: int | None
+
+
+@dataclass(frozen=True)
+class Folder:
+    """A folder, which need not exist yet. It can be pickled; a worker opens it for itself.
+
+    Names of files are relative to the folder, with ``/`` between their parts.
+
+    Attributes
+    ----------
+    url : str
+        A local path (made absolute, ``~`` expanded, otherwise taken as it is) or a URL that fsspec understands.
+    storage_options : mapping
+        Arguments for the file system, such as credentials; left out of messages.
+    """
+
+    url: str
+    storage_options: Mapping[str, Any] = field(default_factory=dict, repr=False, hash=False)
+
+    def __post_init__(self) -> None:
+        local = re.sub(r"^(file|local)://", "", self.url)
+        remote = re.match(r"[a-z][a-z0-9+.:-]*://", local, flags=re.IGNORECASE)
+        url = self.url.rstrip("/") if remote else str(Path(local).expanduser().absolute())
+        object.__setattr__(self, "url", url)
+
+    @property
+    def is_local(self) -> bool:
+        """Whether the folder is on a disk of this machine, or mounted as one."""
+        return "://" not in self.url
+
+    def location(self, name: str = "") -> str:
+        """Full path or URL of a file, for messages and for other programs."""
+        return f"{self.url}/{name}" if name else self.url
+
+    def read(self, name: str) -> bytes:
+        """Read a file whole.
+
+        Raises
+        ------
+        WeglError
+            If it is not there or cannot be read.
+        """
+        content = self.read_if_there(name)
+        if content is None:
+            raise WeglError(f"cannot read {self.location(name)}: it is not there")
+        return content
+
+    def read_if_there(self, name: str) -> bytes | None:
+        """Read a file whole; None where there is no such file."""
+        with self._explained("read", name), contextlib.suppress(FileNotFoundError):
+            if self.is_local:
+                return Path(self.url, name).read_bytes()
+            store, root = self._store()
+            content: bytes = store.cat_file(f"{root}/{name}")
+            return content
+        return None
+
+    def write(self, name: str, content: Content) -> Written:
+        """Write a file; it appears under its name when it is whole, in place of an older one.
+
+        Parameters
+        ----------
+        name : str
+            Missing folders are created.
+        content : bytes or callable
+            See `Content`. For an object store it is gathered in memory first.
+
+        Returns
+        -------
+        Written
+
+        Raises
+        ------
+        WeglError
+            If the disk is full, the folder is read-only or the store refuses. Nothing is left behind.
+        """
+        if self.is_local:
+            with self._explained("write", name):
+                return _write_local(Path(self.url, name), content)
+        buffer = io.BytesIO()
+        written = _write_hashed(buffer, content)
+        with self._explained("write", name):
+            store, root = self._store()
+            store.pipe_file(f"{root}/{name}", buffer.getvalue())
+        return written
+
+    def remove(self, name: str) -> None:
+        """Remove a file; one that is not there is no error."""
+        with self._explained("remove", name), contextlib.suppress(FileNotFoundError):
+            if self.is_local:
+                Path(self.url, name).unlink()
+            else:
+                store, root = self._store()
+                store.rm_file(f"{root}/{name}")
+
+    def remove_if_empty(self, name: str) -> None:
+        """Remove a subfolder that holds nothing; object stores have no folders to remove."""
+        if self.is_local:
+            with self._explained("remove", name), contextlib.suppress(FileNotFoundError):
+                path = Path(self.url, name)
+                if not any(path.iterdir()):
+                    path.rmdir()
+
+    def listing(self, name: str = "") -> dict[str, int | None]:
+        """List what is in the folder or a subfolder of it: size in bytes of each file, None for a folder, by name.
+
+        Where there is no such folder, nothing is listed.
+        """
+        with self._explained("list", name), contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            if self.is_local:
+                return _list_local(Path(self.url, name))
+            store, root = self._store()
+            path = f"{root}/{name}".rstrip("/")
+            # Other processes write here too: what this one remembers of the folder is out of date.
+            store.invalidate_cache()
+            return {
+                PurePosixPath(entry["name"]).name: None if entry["type"] == "directory" else int(entry["size"])
+                for entry in store.ls(path, detail=True)
+                if entry["name"].strip("/") != path.strip("/")
+            }
+        return {}
+
+    def modified(self, name: str) -> datetime | None:
+        """When a file was last written, by the clock of whoever stores it; None if that is not known or it is not there."""
+        with self._explained("read", name), contextlib.suppress(FileNotFoundError, NotImplementedError):
+            if self.is_local:
+                return datetime.fromtimestamp(Path(self.url, name).stat().st_mtime).astimezone()
+            store, root = self._store()
+            store.invalidate_cache()
+            moment: datetime = store.modified(f"{root}/{name}")
+            return moment
+        return None
+
+    def sha256(self, name: str) -> str | None:
+        """Hash a file, read in blocks; None where there is no such file."""
+        digest = hashlib.sha256()
+        with self._explained("read", name), contextlib.suppress(FileNotFoundError), self._open(name) as file:
+            while block := file.read(_HASH_BLOCK):
+                digest.update(block)
+            return digest.hexdigest()
+        return None
+
+    @contextlib.contextmanager
+    def parquet(self, name: str) -> Iterator[pq.ParquetFile]:
+        """Open a Parquet file for reading; one on an object store is fetched whole, in one request.
+
+        Raises
+        ------
+        WeglError
+            If it is not there, or is not Parquet, or turns out to be damaged while it is read.
+        """
+        # A path is read by Arrow itself, without going through Python.
+        source = str(Path(self.url, name)) if self.is_local else pa.BufferReader(self.read(name))
+        with self._explained_parquet(name), pq.ParquetFile(source) as file:
+            yield file
+
+    def parquet_footer(self, name: str) -> pq.FileMetaData:
+        """Read the footer of a Parquet file and no more; see `parquet` for the errors."""
+        with self._explained_parquet(name):
+            if self.is_local:
+                return pq.read_metadata(str(Path(self.url, name)))
+            with self._explained("read", name), self._open(name) as file:
+                return pq.read_metadata(file)
+
+    def _open(self, name: str) -> BinaryIO:
+        if self.is_local:
+            return Path(self.url, name).open("rb")
+        store, root = self._store()
+        file: BinaryIO = store.open(f"{root}/{name}", "rb")
+        return file
+
+    def _store(self) -> tuple[Any, str]:
+        """Find the file system (fsspec keeps its instances) and the folder's path on it."""
+        try:
+            store, root = fsspec.core.url_to_fs(self.url, **self.storage_options)
+        except ImportError as error:
+            if self.url.startswith("s3"):
+                raise MissingDependencyError.for_extra("s3fs", "cluster") from error
+            raise MissingDependencyError(f"{self.url} cannot be reached: {error}") from error
+        except ValueError as error:
+            raise JobFileError(
+                f"{self.url} is no place to read or write: {error}. Give a path, or a URL that fsspec understands"
+            ) from error
+        return store, root.rstrip("/")
+
+    @contextlib.contextmanager
+    def _explained(self, action: str, name: str) -> Iterator[None]:
+        """Turn failures of the disk or the store into one line that names the file and what to do."""
+        # The clients of object stores raise exceptions of their own, without a common base.
+        kinds = (OSError,) if self.is_local else (Exception,)
+        try:
+            yield
+        except (WeglError, pa.ArrowException):
+            raise
+        except kinds as error:
+            raise WeglError(f"cannot {action} {self.location(name)}: {_reason(error)}") from error
+
+    @contextlib.contextmanager
+    def _explained_parquet(self, name: str) -> Iterator[None]:
+        try:
+            yield
+        except WeglError:
+            raise
+        except (pa.ArrowException, OSError) as error:
+            # Arrow reports damage as an OSError too; one from the system has a number.
+            if getattr(error, "errno", None) is not None:
+                raise WeglError(f"cannot read {self.location(name)}: {_reason(error)}") from error
+            what = str(error).splitlines()[0]
+            raise WeglError(
+                f"{self.location(name)} is not a whole Parquet file ({what}). Run the job again: damaged parts are remade"
+            ) from error
+
+
+_KEPT = "what was finished stays valid, and the same command goes on from there"
+
+
+def _reason(error: Exception) -> str:
+    match getattr(error, "errno", None), error:
+        case (errno.ENOSPC, _):
+            return f"the disk is full. Free some space; {_KEPT}"
+        case (errno.EDQUOT, _):
+            return f"the disk quota is used up. Free some space; {_KEPT}"
+        case (errno.EROFS, _):
+            return "the file system is read-only. Choose another folder, or mount it for writing"
+        case (_, PermissionError()):
+            return f"permission denied ({error}). Choose another folder, or change its rights"
+        case (errno.ENOENT, _):
+            return "it is not there"
+        case (_, FileNotFoundError()):
+            return f"not found ({error})"
+        case (int(), OSError()):
+            return f"{error.strerror or error}; {_KEPT}"
+        case _:
+            return f"{type(error).__name__}: {error}; {_KEPT}"
+
+
+def _list_local(path: Path) -> dict[str, int | None]:
+    result: dict[str, int | None] = {}
+    with os.scandir(path) as entries:
+        for entry in entries:
+            # Another process may rename or remove a file between the listing and the look at it.
+            with contextlib.suppress(FileNotFoundError):
+                result[entry.name] = None if entry.is_dir() else entry.stat().st_size
+    return result
+
+
+def _write_local(path: Path, content: Content) -> Written:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.parent / f"{TEMPORARY_PREFIX}{path.name}-{secrets.token_hex(8)}"
+    try:
+        with temporary.open("xb") as file:
+            written = _write_hashed(file, content)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        raise
+    # Without this the rename itself could be lost when the power fails.
+    parent = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(parent)
+    finally:
+        os.close(parent)
+    return written
+
+
+def _write_hashed(file: BinaryIO, content: Content) -> Written:
+    writer = _HashingWriter(file)
+    if isinstance(content, bytes):
+        writer.write(content)
+        rows = None
+    else:
+        rows = content(writer)  # type: ignore[arg-type]
+    return Written(writer.tell(), writer.digest.hexdigest(), rows)
+
+
+class _HashingWriter(io.RawIOBase):
+    """Passes bytes on to a file and hashes them on the way. Closing it leaves the file open."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        super().__init__()
+        self.digest = hashlib.sha256()
+        self._file = file
+        self._n_bytes = 0
+
+    def writable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._n_bytes
+
+    def write(self, data: Any) -> int:
+        view = memoryview(data).cast("B")
+        self.digest.update(view)
+        self._file.write(view)
+        self._n_bytes += len(view)
+        return len(view)

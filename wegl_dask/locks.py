@@ -1,0 +1,209 @@
+"""The lock of a run folder: one run at a time writes in it, and a run that died locks nobody out.
+
+On a disk it is `flock` on the file ``.lock``, which the kernel releases when the process ends, however it ends. An
+object store, and a file system without `flock`, gets an object ``.lock`` that its owner renews every `RENEWED_EVERY`
+seconds; one that is `DEAD_AFTER` seconds old belongs to a dead run. Ages are measured by the clock of the store alone.
+Two runs that start there within a moment of one another are told apart by who wrote last: each writes, waits
+`SETTLING` seconds and looks whose lock it is. A run that is suspended for longer than `DEAD_AFTER` can lose its lock,
+which `Lock.ensure_held` reports.
+"""
+
+import contextlib
+import errno
+import fcntl
+import json
+import os
+import secrets
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Protocol
+
+from wegl_dask.errors import WeglError
+from wegl_dask.folders import TEMPORARY_PREFIX, Folder
+
+LOCK_NAME = ".lock"
+
+RENEWED_EVERY = 10.0
+"""Seconds between two renewals of a lock on an object store."""
+
+DEAD_AFTER = 60.0
+"""Seconds without renewal after which such a lock belongs to a run that died."""
+
+SETTLING = 1.0
+"""Seconds between writing such a lock and looking whether it is still the own one."""
+
+
+class Lock(Protocol):
+    """A lock that is held."""
+
+    def ensure_held(self) -> None:
+        """Raise WeglError if the lock was lost: another run may be writing in the folder."""
+
+
+@contextlib.contextmanager
+def locked(folder: Folder) -> Iterator[Lock]:
+    """Hold the lock of a folder; the lock file is gone afterwards.
+
+    Raises
+    ------
+    WeglError
+        If another run holds it: the message names its host, its process and since when.
+    """
+    lock: _FileLock | _RenewedLock | None = _file_lock(folder) if folder.is_local else None
+    if lock is None:
+        lock = _RenewedLock(folder)
+    try:
+        yield lock
+    finally:
+        lock.release()
+
+
+class _FileLock:
+    """A lock by `flock`, held as long as the file descriptor is open."""
+
+    def __init__(self, path: Path, descriptor: int) -> None:
+        self._path = path
+        self._descriptor = descriptor
+
+    def ensure_held(self) -> None:
+        if not _is_at(self._descriptor, self._path):
+            raise WeglError(f"{self._path} was removed while the run was writing here: run the job again")
+
+    def release(self) -> None:
+        # Removed while it is locked: whoever opened it meanwhile finds that it is no longer there, and tries again.
+        if _is_at(self._descriptor, self._path):
+            self._path.unlink()
+        fcntl.flock(self._descriptor, fcntl.LOCK_UN)
+        os.close(self._descriptor)
+
+
+def _file_lock(folder: Folder) -> _FileLock | None:
+    """Take the lock by `flock`; None where the file system has no such thing."""
+    path = Path(folder.url, LOCK_NAME)
+    while True:
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+        except OSError as error:
+            raise WeglError(f"cannot write in {folder.location()}: {error.strerror}. Choose another folder") from error
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            with open(descriptor, "rb") as file:  # noqa: PTH123 - it is a descriptor
+                holder = file.read()
+            if isinstance(error, BlockingIOError):
+                raise _refusal(folder, holder) from error
+            if error.errno in (errno.ENOSYS, errno.ENOTSUP, errno.ENOLCK):
+                return None
+            raise WeglError(f"cannot lock {path}: {error.strerror}") from error
+        if _is_at(descriptor, path):
+            break
+        os.close(descriptor)
+    lock = _FileLock(path, descriptor)
+    try:
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, json.dumps(_self_description()).encode(), 0)
+    except OSError as error:
+        lock.release()
+        raise WeglError(f"cannot write {path}: {error.strerror}. Free some space, or choose another folder") from error
+    return lock
+
+
+def _is_at(descriptor: int, path: Path) -> bool:
+    """Whether a path still leads to an open file."""
+    try:
+        return os.path.samestat(os.fstat(descriptor), path.stat())
+    except FileNotFoundError:
+        return False
+
+
+class _RenewedLock:
+    """A lock that is an object, renewed by a thread."""
+
+    def __init__(self, folder: Folder) -> None:
+        self._folder = folder
+        self._content = json.dumps(_self_description() | {"token": secrets.token_hex(16)}).encode()
+        self._released = threading.Event()
+        self._taken_by: bytes | None = None
+        self._take()
+        self._renewed = time.monotonic()
+        self._thread = threading.Thread(target=self._renew, name="wegl-dask lock", daemon=True)
+        self._thread.start()
+
+    def ensure_held(self) -> None:
+        if self._taken_by is not None:
+            raise _refusal(self._folder, self._taken_by)
+        age = time.monotonic() - self._renewed
+        if age > DEAD_AFTER:
+            raise WeglError(
+                f"{self._folder.location(LOCK_NAME)} could not be renewed for {age:.0f} s, so another run may have taken "
+                "it: check the connection to the store and run the job again"
+            )
+
+    def release(self) -> None:
+        self._released.set()
+        self._thread.join()
+        # If the store cannot be reached now, the lock dies by itself.
+        with contextlib.suppress(WeglError):
+            if self._folder.read_if_there(LOCK_NAME) == self._content:
+                self._folder.remove(LOCK_NAME)
+
+    def _take(self) -> None:
+        holder = self._folder.read_if_there(LOCK_NAME)
+        if holder and self._age() < DEAD_AFTER:
+            raise _refusal(self._folder, holder)
+        self._folder.write(LOCK_NAME, self._content)
+        self._released.wait(SETTLING)
+        holder = self._folder.read_if_there(LOCK_NAME)
+        if holder != self._content:
+            raise _refusal(self._folder, holder)
+
+    def _age(self) -> float:
+        """Seconds since the lock was renewed; infinite for one that has gone meanwhile."""
+        probe = f"{TEMPORARY_PREFIX}clock-{secrets.token_hex(8)}"
+        self._folder.write(probe, b"what time is it?")
+        now = self._folder.modified(probe)
+        self._folder.remove(probe)
+        if now is None:
+            raise WeglError(
+                f"{self._folder.location(LOCK_NAME)} is the lock of another run, and this store does not tell whether it "
+                "is still renewed: if that run has ended, remove the lock and run the job again"
+            )
+        renewed = self._folder.modified(LOCK_NAME)
+        return (now - renewed).total_seconds() if renewed else float("inf")
+
+    def _renew(self) -> None:
+        while not self._released.wait(RENEWED_EVERY):
+            # A store that cannot be reached is tried again; `ensure_held` looks at how long that has been going on.
+            with contextlib.suppress(WeglError):
+                holder = self._folder.read_if_there(LOCK_NAME)
+                if holder != self._content:
+                    self._taken_by = holder or b""
+                    return
+                self._folder.write(LOCK_NAME, self._content)
+                self._renewed = time.monotonic()
+
+
+def _self_description() -> dict[str, Any]:
+    return {
+        "host": socket.gethostname(),
+        "pid": os.getpid(),
+        "since": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+
+
+def _refusal(folder: Folder, holder: bytes | None) -> WeglError:
+    try:
+        found = json.loads(holder or b"")
+        who = f"process {found['pid']} on {found['host']}, since {found['since']}"
+    except (ValueError, KeyError, TypeError):
+        who = "its lock does not say which"
+    hint = "" if folder.is_local else f" (if it died, its lock counts for nothing {DEAD_AFTER:.0f} s after that)"
+    return WeglError(
+        f"another run is writing in {folder.location()} ({who}): wait until it ends or stop it{hint}, "
+        "or choose another folder"
+    )

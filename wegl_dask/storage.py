@@ -1,0 +1,285 @@
+"""The run folder: parts that are whole or not there, the records that vouch for them, and what a run leaves behind.
+
+::
+
+    OUT/
+      job.toml               the job as run
+      graphs/part-00000.parquet ...
+      rejected/part-00000.parquet ...
+      model/model.json, model/arrays.npz
+      data/part-00000.parquet ...
+      records/embed-00000.json ...    one a stage and shard, written after the files it lists
+      records/run.json       which versions have written here
+      scratch/               intermediate arrays, removed at the end
+      manifest.json          the records merged
+      _SUCCESS               written last
+      .lock                  while a run is going on
+"""
+
+import contextlib
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+
+from wegl_dask.claims import (
+    JOB_NAME,
+    MAX_REQUESTS,
+    OWN_NAMES,
+    SUCCESS_NAME,
+    Claim,
+    claim,
+    own_files,
+    remove_all,
+)
+from wegl_dask.errors import WeglError
+from wegl_dask.folders import TEMPORARY_PREFIX, Folder
+from wegl_dask.locks import Lock, locked
+from wegl_dask.model_files import Arrays, encode_model, read_model, read_npz
+from wegl_dask.records import (
+    PART_FOLDERS,
+    PART_NAME,
+    RECORD_FOLDER,
+    RECORD_NAME,
+    SCRATCH_FOLDER,
+    SCRATCH_NAME,
+    PartRecord,
+    PartRecorder,
+    json_bytes,
+)
+from wegl_dask.version import NUMERICS_VERSION
+
+MANIFEST_NAME = "manifest.json"
+
+
+class RunFolder(Folder):
+    """The folder of one run, as the client and every worker see it. It is small and can be pickled.
+
+    Examples
+    --------
+    >>> folder = RunFolder("memory://storage-example")
+    >>> with folder.recording("embed", 0, "fingerprint of the input") as part:
+    ...     _ = part.write("data", b"the bytes of a Parquet file", rows=3)
+    >>> list(folder.finished("embed", {0: "fingerprint of the input", 1: "another"}))
+    [0]
+    >>> folder.finished("embed", {0: "the input has changed"})
+    {}
+    """
+
+    # Before the first part
+
+    def lock(self) -> contextlib.AbstractContextManager[Lock]:
+        """Hold the folder's lock during a ``with`` block; see `wegl_dask.locks.locked`."""
+        return locked(self)
+
+    def claim(self, job_toml: str, *, overwrite: bool = False) -> Claim:
+        """Make the folder this job's; see `wegl_dask.claims.claim`. The lock must be held."""
+        return claim(self, job_toml, overwrite=overwrite)
+
+    def clean_temporary(self) -> None:
+        """Remove the beginnings of files that killed processes left. The lock must be held."""
+        leftovers = [
+            f"{subfolder}/{name}".lstrip("/")
+            for subfolder in ("", *OWN_NAMES)
+            for name in self.listing(subfolder)
+            if name.startswith(TEMPORARY_PREFIX)
+        ]
+        remove_all(self, leftovers)
+
+    def job_toml(self) -> str:
+        """Read the job file as run; WeglError where the folder has none."""
+        content = self.read_if_there(JOB_NAME)
+        if content is None:
+            raise WeglError(f"{self.location()} is not a run folder: it has no {JOB_NAME}. Check the path")
+        return content.decode(errors="replace")
+
+    # Parts
+
+    @contextlib.contextmanager
+    def recording(self, stage: str, index: int, input_fingerprint: str) -> Iterator[PartRecorder]:
+        """Write the files of one part; its record appears when the ``with`` block ends without an error.
+
+        Parameters
+        ----------
+        stage : str
+            A word in lower-case letters.
+        index : int
+            Index of the shard.
+        input_fingerprint : str
+            Hash of everything the part is made from, see `finished`.
+        """
+        recorder = PartRecorder(self, stage, index, input_fingerprint)
+        yield recorder
+        recorder.finish()
+
+    def records(self, stage: str | None = None) -> list[PartRecord]:
+        """Read the records of a stage, or of all, sorted by stage and index; what is not a whole record is left out."""
+        paths = [
+            f"{RECORD_FOLDER}/{name}"
+            for name in self.listing(RECORD_FOLDER)
+            if (match := RECORD_NAME.fullmatch(name)) and stage in (None, match["stage"])
+        ]
+        with ThreadPoolExecutor(MAX_REQUESTS) as pool:
+            found = [record for record in pool.map(self._read_record, paths) if record is not None]
+        return sorted(found, key=lambda record: (record.stage, record.index))
+
+    def finished(
+        self, stage: str, expected_inputs: Mapping[int, str], *, check_hashes: bool = False
+    ) -> dict[int, PartRecord]:
+        """Find the parts that need not be made again.
+
+        Parameters
+        ----------
+        stage : str
+        expected_inputs : mapping of int to str
+            What each part would be made from now, by shard index: a hash of its input and of every setting that
+            matters.
+        check_hashes : bool, default False
+            Read every file and compare its SHA-256 too, here. To share that work between workers, call
+            `part_is_intact` on the records that are handed back without it.
+
+        Returns
+        -------
+        dict of int to PartRecord
+            The parts whose record names the expected input and whose files are there in the recorded size, by index
+            in ascending order.
+        """
+        records = [r for r in self.records(stage) if expected_inputs.get(r.index) == r.input_fingerprint]
+        listings = {name: self.listing(name) for name in {file.folder for r in records for file in r.files}}
+        records = [r for r in records if all(listings[f.folder].get(f.name) == f.n_bytes for f in r.files)]
+        if check_hashes:
+            with ThreadPoolExecutor(MAX_REQUESTS) as pool:
+                intact = list(pool.map(self.part_is_intact, records))
+            records = [record for record, good in zip(records, intact, strict=True) if good]
+        return {record.index: record for record in records}
+
+    def part_is_intact(self, record: PartRecord) -> bool:
+        """Whether the files that a record lists are there and hold the bytes that were written."""
+        return all(self.sha256(file.path) == file.sha256 for file in record.files)
+
+    def keep_only(self, records: Iterable[PartRecord]) -> None:
+        """Remove the parts and records of earlier runs, on other input, that are not among `records`.
+
+        Only names that this package writes are removed, and never the scratch folder or the model.
+        """
+        records = list(records)
+        kept = {record.path for record in records} | {file.path for record in records for file in record.files}
+        patterns = {**dict.fromkeys(PART_FOLDERS, PART_NAME), RECORD_FOLDER: RECORD_NAME}
+        extra = [
+            f"{subfolder}/{name}"
+            for subfolder, pattern in patterns.items()
+            for name in self.listing(subfolder)
+            if pattern.fullmatch(name) and f"{subfolder}/{name}" not in kept
+        ]
+        # Records go first: one that is there vouches for its files.
+        remove_all(self, [path for path in extra if path.startswith(f"{RECORD_FOLDER}/")])
+        remove_all(self, [path for path in extra if not path.startswith(f"{RECORD_FOLDER}/")])
+
+    def _read_record(self, path: str) -> PartRecord | None:
+        content = self.read_if_there(path)
+        if content is None:
+            return None
+        try:
+            record = PartRecord.from_json(json.loads(content))
+            is_in_place = record.path == path
+        except (ValueError, KeyError, TypeError):
+            return None
+        return record if is_in_place else None
+
+    # Between the stages
+
+    def read_arrays(self, path: str) -> dict[str, np.ndarray]:
+        """Read what `PartRecorder.write_arrays` wrote; `path` is that of its `PartFile`."""
+        return read_npz(self, path)
+
+    def write_model(self, model: Mapping[str, Any], arrays: Arrays) -> None:
+        """Write a model outside a part; see `wegl_dask.model_files.encode_model`."""
+        for path, content in encode_model(model, arrays).items():
+            self.write(path, content)
+
+    def read_model(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+        """Read the model; see `wegl_dask.model_files.read_model`."""
+        return read_model(self)
+
+    # At the end
+
+    def remove_graphs(self) -> None:
+        """Remove the graph shards."""
+        self._remove_subfolder("graphs")
+
+    def remove_scratch(self) -> None:
+        """Remove the intermediate arrays, and the records that list them."""
+        names = filter(None, map(SCRATCH_NAME.fullmatch, self.listing(SCRATCH_FOLDER)))
+        remove_all(self, sorted({f"{RECORD_FOLDER}/{name['record']}.json" for name in names}))
+        self._remove_subfolder(SCRATCH_FOLDER)
+
+    def write_manifest(
+        self,
+        records: Iterable[PartRecord],
+        *,
+        stage_seconds: Mapping[str, float],
+        versions: Mapping[str, str],
+        summary: Mapping[str, Any],
+    ) -> None:
+        """Merge the records of the run into manifest.json.
+
+        Parameters
+        ----------
+        records : iterable of PartRecord
+        stage_seconds : mapping of str to float
+            Wall-clock time of each stage, in the order of the stages.
+        versions : mapping of str to str
+            Versions of the packages that matter, by name.
+        summary : mapping
+            JSON values about the run as a whole.
+        """
+        records = sorted(records, key=lambda record: (record.stage, record.index))
+        stages = {}
+        for stage in (*stage_seconds, *sorted({r.stage for r in records} - set(stage_seconds))):
+            own = [r for r in records if r.stage == stage]
+            stages[stage] = {
+                "seconds": stage_seconds.get(stage),
+                "parts": len(own),
+                "part_seconds": round(sum(r.seconds for r in own), 3),
+                "bytes": sum(file.n_bytes for r in own for file in r.files),
+                "rows": {
+                    name: sum(r.rows(name) for r in own)
+                    for name in PART_FOLDERS
+                    if any(file.folder == name for r in own for file in r.files)
+                },
+            }
+        manifest = {
+            "numerics_version": NUMERICS_VERSION,
+            "versions": dict(sorted(versions.items())),
+            "stages": stages,
+            "summary": dict(summary),
+            "records": [record.to_json() for record in records],
+        }
+        self.write(MANIFEST_NAME, json_bytes(manifest, indent=1))
+
+    def read_manifest(self) -> dict[str, Any]:
+        """Read manifest.json; WeglError where the run has not finished or the file is damaged."""
+        content = self.read(MANIFEST_NAME)
+        try:
+            manifest: dict[str, Any] = json.loads(content)
+        except ValueError as error:
+            raise WeglError(f"{self.location(MANIFEST_NAME)} is damaged: {error}. Run the job again") from error
+        return manifest
+
+    def mark_success(self) -> None:
+        """Write ``_SUCCESS``: everything else is there."""
+        self.write(SUCCESS_NAME, b"")
+
+    def unmark_success(self) -> None:
+        """Remove ``_SUCCESS``, before the first change to a finished run."""
+        self.remove(SUCCESS_NAME)
+
+    def has_succeeded(self) -> bool:
+        """Whether the run is finished."""
+        return self.read_if_there(SUCCESS_NAME) is not None
+
+    def _remove_subfolder(self, subfolder: str) -> None:
+        remove_all(self, [f"{subfolder}/{name}" for name in own_files(self, subfolder)])
+        self.remove_if_empty(subfolder)
