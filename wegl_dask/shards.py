@@ -1,0 +1,434 @@
+"""Graph shards: a batch of graphs, its labels and its ids as one Parquet file, a row a graph."""
+
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import IO, Any, TypeAlias
+
+import fsspec
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pydantic import TypeAdapter, ValidationError
+
+from wegl_dask.errors import SourceError
+from wegl_dask.graphs import (
+    EdgeRepairs,
+    GraphBatch,
+    GraphSchema,
+    IntArray,
+    canonical_edges,
+    find_invalid,
+    offsets_from_counts,
+)
+from wegl_dask.sources.base import REJECTED_SCHEMA, LabelSchema, SourceShard
+
+ShardFile: TypeAlias = str | os.PathLike[str] | IO[bytes]
+"""A local path, an fsspec URL, or an open binary file that can seek."""
+
+ROW_COLUMNS = ("graph_id", "source_file", "source_row", "label", "split")
+"""Columns of `Shard.rows` that every collection has; extra columns follow."""
+
+GRAPH_COLUMNS = (
+    "num_nodes",
+    "edge_source",
+    "edge_target",
+    "node_categories",
+    "node_attributes",
+    "edge_categories",
+    "edge_attributes",
+)
+"""Columns of the file that hold the graphs."""
+
+_METADATA_KEYS = (
+    "node_category_counts",
+    "edge_category_counts",
+    "node_attribute_width",
+    "edge_attribute_width",
+    "label_kind",
+    "class_names",
+    "task_names",
+)
+_GRAPH_SCHEMA = TypeAdapter(GraphSchema)
+_LABEL_SCHEMA = TypeAdapter(LabelSchema)
+_ROW_GROUP_ROWS = 4096
+_INT32_MAX = np.iinfo(np.int32).max
+
+
+@dataclass(frozen=True)
+class Shard:
+    """A graph shard as read.
+
+    Attributes
+    ----------
+    graphs : GraphBatch
+    rows : pyarrow.Table
+        One row a graph: `ROW_COLUMNS`, then the extra columns.
+    labels : LabelSchema
+    """
+
+    graphs: GraphBatch
+    rows: pa.Table
+    labels: LabelSchema
+
+
+@dataclass(frozen=True)
+class ShardSummary:
+    """What can be known of a graph shard without reading its graphs.
+
+    Attributes
+    ----------
+    schema : GraphSchema
+    labels : LabelSchema
+    extra_columns : dict of str to pyarrow.DataType
+    node_counts : int64, (n_graphs,)
+    row_group_rows : tuple of int
+        Rows of each row group of the file.
+    has_split : bool
+        Some graph names its split.
+    """
+
+    schema: GraphSchema
+    labels: LabelSchema
+    extra_columns: dict[str, pa.DataType]
+    node_counts: IntArray
+    row_group_rows: tuple[int, ...]
+    has_split: bool
+
+
+@dataclass(frozen=True)
+class IngestedShard:
+    """A shard whose graphs can all be embedded, and the rows that cannot.
+
+    Attributes
+    ----------
+    graphs : GraphBatch
+        Valid, with canonical edges and float32 attributes.
+    rows : pyarrow.Table
+        One row a graph of `graphs`.
+    rejected : pyarrow.Table
+        Columns of `wegl_dask.sources.base.REJECTED_SCHEMA`.
+    repairs : EdgeRepairs
+    """
+
+    graphs: GraphBatch
+    rows: pa.Table
+    rejected: pa.Table
+    repairs: EdgeRepairs
+
+
+def ingest_shard(source_shard: SourceShard, *, max_nodes: int | None, directed: bool) -> IngestedShard:
+    """Check the graphs of a shard as its source read it, and bring the valid ones into canonical form.
+
+    Parameters
+    ----------
+    source_shard : SourceShard
+    max_nodes : int or None
+        Largest number of nodes allowed.
+    directed : bool
+        How edges are read, see `wegl_dask.graphs.canonical_edges`.
+
+    Returns
+    -------
+    IngestedShard
+        Where both the source and the checks rejected rows, `rejected` is sorted by ``source_file``, then
+        ``source_row``.
+    """
+    graphs, rows, rejected = source_shard.graphs, source_shard.rows, source_shard.rejected
+    reasons = _overflows(graphs) | find_invalid(graphs, max_nodes=max_nodes)
+    if reasons:
+        bad = np.array(sorted(reasons), dtype=np.int64)
+        found = rows.select(REJECTED_SCHEMA.names[:-1]).take(pa.array(bad))
+        found = found.append_column("reason", pa.array([reasons[graph] for graph in bad.tolist()], pa.string()))
+        if rejected.num_rows:
+            found = pa.concat_tables([rejected, found.cast(REJECTED_SCHEMA)])
+            found = found.sort_by([("source_file", "ascending"), ("source_row", "ascending")])
+        rejected = found.cast(REJECTED_SCHEMA)
+        kept = np.delete(np.arange(graphs.n_graphs), bad)
+        graphs, rows = graphs.take(kept), rows.take(pa.array(kept))
+    graphs = replace(
+        graphs,
+        node_attributes=graphs.node_attributes.astype(np.float32),
+        edge_attributes=graphs.edge_attributes.astype(np.float32),
+    )
+    graphs, repairs = canonical_edges(graphs, directed=directed)
+    return IngestedShard(graphs, rows, rejected, repairs)
+
+
+def shard_table(graphs: GraphBatch, rows: pa.Table, labels: LabelSchema) -> pa.Table:
+    """Lay out graphs, ids and labels as the table that a graph shard holds.
+
+    Parameters
+    ----------
+    graphs : GraphBatch
+        Valid, without virtual nodes.
+    rows : pyarrow.Table
+        One row a graph: `ROW_COLUMNS`, then extra columns.
+    labels : LabelSchema
+        What the column ``label`` of `rows` means.
+
+    Returns
+    -------
+    pyarrow.Table
+        `ROW_COLUMNS`, `GRAPH_COLUMNS`, the extra columns; the schemas are in the metadata.
+
+    Raises
+    ------
+    SourceError
+        If an extra column has the name of a column that a shard has anyway.
+    ValueError
+        If `rows` does not fit `graphs` or `labels`, or a column would have more than 2**31 - 1 values.
+    """
+    if graphs.has_virtual_nodes:
+        raise ValueError("virtual nodes are added when graphs are embedded; a shard is written without them")
+    if rows.num_rows != graphs.n_graphs:
+        raise ValueError(f"there are {rows.num_rows} rows for {graphs.n_graphs} graphs; one a graph is needed")
+    label_type = rows.schema.field("label").type
+    if label_type != labels.arrow_type:
+        raise ValueError(f'labels of kind "{labels.kind}" are of type {labels.arrow_type}, not {label_type}')
+    extra = [name for name in rows.column_names if name not in ROW_COLUMNS]
+    for name in extra:
+        if name in GRAPH_COLUMNS:
+            raise SourceError(
+                f"the extra column {name!r} has the name of a column that every graph shard has; "
+                f"rename it: taken are {', '.join((*ROW_COLUMNS, *GRAPH_COLUMNS))}"
+            )
+    schema, nodes, edges = graphs.schema, graphs.node_offsets, graphs.edge_offsets
+    columns = {
+        **{name: rows.column(name) for name in ROW_COLUMNS},
+        "num_nodes": pa.array(graphs.node_counts.astype(np.int32)),
+        "edge_source": _lists(edges, graphs.edge_source[:, None], np.int32),
+        "edge_target": _lists(edges, graphs.edge_target[:, None], np.int32),
+        "node_categories": _lists(nodes, graphs.node_categories, _category_dtype(schema.node_category_counts)),
+        "node_attributes": _lists(nodes, graphs.node_attributes, np.float32),
+        "edge_categories": _lists(edges, graphs.edge_categories, _category_dtype(schema.edge_category_counts)),
+        "edge_attributes": _lists(edges, graphs.edge_attributes, np.float32),
+        **{name: rows.column(name) for name in extra},
+    }
+    return pa.table(columns).replace_schema_metadata(_metadata(schema, labels))
+
+
+def write_shard(file: ShardFile, graphs: GraphBatch, rows: pa.Table, labels: LabelSchema) -> None:
+    """Write a graph shard; equal input gives equal bytes. See `shard_table` for parameters and errors."""
+    table = shard_table(graphs, rows, labels)
+    with _opened(file, "wb") as target:
+        pq.write_table(
+            table,
+            target,
+            row_group_size=_ROW_GROUP_ROWS,
+            compression="zstd",
+            compression_level=1,
+            write_page_checksum=True,
+        )
+
+
+def read_shard(file: ShardFile, row_range: tuple[int, int] | None = None) -> Shard:
+    """Read a graph shard, or the rows ``start:stop`` of it; only the row groups that hold them are read.
+
+    Raises
+    ------
+    SourceError
+        If the file cannot be read, is damaged, is no graph shard, or has no such rows; the message names it.
+    """
+    with _reading(file) as (name, parquet):
+        schema, labels, extra = _check_schema(parquet.schema_arrow, name)
+        table = _read_rows(parquet, row_range or (0, parquet.metadata.num_rows), name)
+        table = _typed(table, schema, labels, extra)
+        return Shard(_graphs_of(table, schema, name), table.select([*ROW_COLUMNS, *extra]), labels)
+
+
+def summarize_shard(file: ShardFile) -> ShardSummary:
+    """Read the footer, the number of nodes and the splits of a graph shard; see `read_shard` for the errors."""
+    with _reading(file) as (name, parquet):
+        schema, labels, extra = _check_schema(parquet.schema_arrow, name)
+        table = parquet.read(columns=["num_nodes", "split"], use_threads=False)
+        return ShardSummary(
+            schema=schema,
+            labels=labels,
+            extra_columns=extra,
+            node_counts=_node_counts(table, name),
+            row_group_rows=_row_group_rows(parquet),
+            has_split=table.column("split").null_count < table.num_rows,
+        )
+
+
+def _overflows(graphs: GraphBatch) -> dict[int, str]:
+    """Find the graphs that have a finite attribute beyond the range of float32."""
+    reasons: dict[int, str] = {}
+    for kind, offsets, attributes in (
+        ("edge", graphs.edge_offsets, graphs.edge_attributes),
+        ("node", graphs.node_offsets, graphs.node_attributes),
+    ):
+        with np.errstate(over="ignore"):
+            beyond = np.isinf(attributes.astype(np.float32)) & np.isfinite(attributes)
+        # In reverse, so that the first of a graph's values is the one that stays.
+        for row, column in np.argwhere(beyond)[::-1].tolist():
+            graph = int(np.searchsorted(offsets, row, side="right")) - 1
+            where = f"{kind} {row - offsets[graph]}, attribute {column}"
+            reasons[graph] = f"{where} is not finite as float32: {attributes[row, column]}"
+    return reasons
+
+
+def _lists(offsets: IntArray, values: npt.NDArray[Any], dtype: npt.DTypeLike) -> pa.ListArray:
+    """Lay out rows of `values`, (n, width), as one list a graph; `offsets` count rows."""
+    width = values.shape[1]
+    if int(offsets[-1]) * width > _INT32_MAX:
+        raise ValueError(f"a column of a shard holds at most {_INT32_MAX} values, not {int(offsets[-1]) * width}")
+    with np.errstate(over="raise"):
+        flat = np.ascontiguousarray(values, dtype=dtype).reshape(-1)
+    return pa.ListArray.from_arrays(pa.array((offsets * width).astype(np.int32)), pa.array(flat))
+
+
+def _category_dtype(counts: tuple[int, ...]) -> type[np.integer[Any]]:
+    return np.int16 if max(counts, default=0) <= np.iinfo(np.int16).max + 1 else np.int32
+
+
+def _metadata(schema: GraphSchema, labels: LabelSchema) -> dict[str, str]:
+    values = {
+        "node_category_counts": schema.node_category_counts,
+        "edge_category_counts": schema.edge_category_counts,
+        "node_attribute_width": schema.node_attribute_width,
+        "edge_attribute_width": schema.edge_attribute_width,
+        "label_kind": labels.kind,
+        "class_names": labels.class_names,
+        "task_names": labels.task_names,
+    }
+    return {key: json.dumps(value, ensure_ascii=False) for key, value in values.items()}
+
+
+def _check_schema(found: pa.Schema, name: str) -> tuple[GraphSchema, LabelSchema, dict[str, pa.DataType]]:
+    """Read the schemas from a file's metadata, and the names and types of its extra columns."""
+    needed = (*ROW_COLUMNS, *GRAPH_COLUMNS)
+    for column in needed:
+        if column not in found.names:
+            raise SourceError(f"{name} is no graph shard: the column {column} is missing; it needs {', '.join(needed)}")
+    stored = {key.decode(): value.decode() for key, value in (found.metadata or {}).items()}
+    values: dict[str, Any] = {}
+    for key in _METADATA_KEYS:
+        if key not in stored:
+            raise SourceError(
+                f"{name} is no graph shard: its schema metadata has no entry {key}; needed are {', '.join(_METADATA_KEYS)}"
+            )
+        try:
+            values[key] = json.loads(stored[key])
+        except ValueError:
+            raise SourceError(f"{name}: the schema metadata entry {key} is not JSON: {stored[key]!r}") from None
+    values["kind"] = values["label_kind"]
+    try:
+        schema, labels = _GRAPH_SCHEMA.validate_python(values), _LABEL_SCHEMA.validate_python(values)
+    except ValidationError as error:
+        problem = error.errors()[0]
+        raise SourceError(
+            f"{name}: the schema metadata entry {problem['loc'][0]} is {problem['input']!r}: {problem['msg']}"
+        ) from error
+    return schema, labels, {field.name: field.type for field in found if field.name not in needed}
+
+
+def _typed(table: pa.Table, schema: GraphSchema, labels: LabelSchema, extra: dict[str, pa.DataType]) -> pa.Table:
+    """Order and cast the columns as `shard_table` writes them; other programs write wider types than it does."""
+    node_categories = pa.from_numpy_dtype(_category_dtype(schema.node_category_counts))
+    edge_categories = pa.from_numpy_dtype(_category_dtype(schema.edge_category_counts))
+    types = {
+        "graph_id": pa.string(),
+        "source_file": pa.string(),
+        "source_row": pa.int64(),
+        "label": labels.arrow_type,
+        "split": pa.string(),
+        "num_nodes": pa.int32(),
+        "edge_source": pa.list_(pa.int32()),
+        "edge_target": pa.list_(pa.int32()),
+        "node_categories": pa.list_(node_categories),
+        "node_attributes": pa.list_(pa.float32()),
+        "edge_categories": pa.list_(edge_categories),
+        "edge_attributes": pa.list_(pa.float32()),
+        **extra,
+    }
+    return table.select(list(types)).cast(pa.schema(types))
+
+
+def _read_rows(parquet: pq.ParquetFile, row_range: tuple[int, int], name: str) -> pa.Table:
+    start, stop = row_range
+    if not 0 <= start <= stop <= parquet.metadata.num_rows:
+        raise SourceError(
+            f"{name} has {parquet.metadata.num_rows} rows, and rows {start} to {stop} were asked for; "
+            "the file is not the one that was planned"
+        )
+    first = offsets_from_counts(np.array(_row_group_rows(parquet), dtype=np.int64))
+    groups = np.flatnonzero((first[:-1] < stop) & (first[1:] > start))
+    table = parquet.read_row_groups(groups.tolist(), use_threads=False)
+    return table.slice(start - int(first[groups[0]]) if len(groups) else 0, stop - start)
+
+
+def _row_group_rows(parquet: pq.ParquetFile) -> tuple[int, ...]:
+    return tuple(parquet.metadata.row_group(i).num_rows for i in range(parquet.num_row_groups))
+
+
+def _graphs_of(table: pa.Table, schema: GraphSchema, name: str) -> GraphBatch:
+    node_offsets = offsets_from_counts(_node_counts(table, name))
+    sources = table.column("edge_source").combine_chunks()
+    edge_offsets = offsets_from_counts(np.diff(sources.offsets.to_numpy()))
+
+    def flat(column: str, offsets: IntArray, width: int) -> npt.NDArray[Any]:
+        return _flat(table.column(column).combine_chunks(), offsets, width, f"{name}, column {column}")
+
+    return GraphBatch(
+        schema=schema,
+        node_offsets=node_offsets,
+        edge_offsets=edge_offsets,
+        edge_source=flat("edge_source", edge_offsets, 1)[:, 0],
+        edge_target=flat("edge_target", edge_offsets, 1)[:, 0],
+        node_categories=flat("node_categories", node_offsets, len(schema.node_category_counts)),
+        node_attributes=flat("node_attributes", node_offsets, schema.node_attribute_width),
+        edge_categories=flat("edge_categories", edge_offsets, len(schema.edge_category_counts)),
+        edge_attributes=flat("edge_attributes", edge_offsets, schema.edge_attribute_width),
+    )
+
+
+def _node_counts(table: pa.Table, name: str) -> IntArray:
+    column = table.column("num_nodes").combine_chunks()
+    counts: IntArray = column.fill_null(-1).to_numpy().astype(np.int64)
+    bad = np.flatnonzero(counts < 0)
+    if len(bad):
+        raise SourceError(f"{name}, column num_nodes: row {bad[0]} is {column[int(bad[0])]}; it must be 0 or more")
+    return counts
+
+
+def _flat(lists: pa.ListArray, offsets: IntArray, width: int, where: str) -> npt.NDArray[Any]:
+    """Look at a column of lists as rows, (offsets[-1], width), after checking the length of every list."""
+    found = lists.offsets.to_numpy().astype(np.int64)
+    wrong = np.flatnonzero(np.diff(found) != np.diff(offsets) * width)
+    if len(wrong):
+        row = int(wrong[0])
+        needed = int(offsets[row + 1] - offsets[row])
+        raise SourceError(
+            f"{where}: row {row} has {found[row + 1] - found[row]} values; {needed} rows of {width} values are needed"
+        )
+    values = lists.values.slice(found[0], found[-1] - found[0])
+    if lists.null_count or values.null_count:
+        raise SourceError(f"{where} has null values; a graph shard has none there")
+    flat: npt.NDArray[Any] = values.to_numpy()
+    return flat.reshape(int(offsets[-1]), width)
+
+
+@contextmanager
+def _reading(file: ShardFile) -> Iterator[tuple[str, pq.ParquetFile]]:
+    """Open a Parquet file, with a name for messages, and turn what goes wrong with it into a `SourceError`."""
+    name = str(getattr(file, "name", file))
+    try:
+        with _opened(file, "rb") as source, pq.ParquetFile(source, page_checksum_verification=True) as parquet:
+            yield name, parquet
+    except (pa.ArrowException, OSError) as error:
+        raise SourceError(f"cannot read the graph shard {name}: {error}") from error
+
+
+@contextmanager
+def _opened(file: ShardFile, mode: str) -> Iterator[str | IO[bytes]]:
+    """Give what pyarrow reads fastest: a local path as it is, the file behind a URL, an open file as it is."""
+    if isinstance(file, str) and "://" in file:
+        with fsspec.open(file, mode) as stream:
+            yield stream
+    else:
+        yield os.fspath(file) if isinstance(file, str | os.PathLike) else file
