@@ -1,0 +1,214 @@
+"""Graph batches from and to torch_geometric, networkx and plain edge lists."""
+
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from wegl_dask.errors import MissingDependencyError
+from wegl_dask.graphs import FloatArray, GraphBatch, GraphSchema, IntArray
+from wegl_dask.labelled_graphs import AttributeNames, Vocabularies, labelled_graph
+from wegl_dask.plain_graphs import PlainGraph, UnusableGraphError, join_graphs, naming_graph, plain_graph
+
+_NODE_FIELDS = ("x", "node_categories", "node_attributes")
+_EDGE_FIELDS = ("edge_attr", "edge_categories", "edge_attributes")
+
+
+def from_edge_lists(
+    graphs: Iterable[tuple[npt.ArrayLike, npt.ArrayLike]], schema: GraphSchema | None = None
+) -> GraphBatch:
+    """Make a batch of pairs of an edge list and node features.
+
+    Parameters
+    ----------
+    graphs : iterable of (edge_index, x)
+        ``edge_index`` is (2, n_edges), sources in the first row; ``x`` is (n_nodes, n_features) or (n_nodes,).
+        Features of whole numbers are categories, features of real numbers are attributes.
+    schema : GraphSchema, optional
+        Taken from the data by default: as many features as the first graph has, vocabularies up to the largest
+        category that occurs.
+
+    Raises
+    ------
+    UnusableGraphError
+        If an array has the wrong shape or type, or the features differ; the message has the graph's index.
+
+    Examples
+    --------
+    >>> batch = from_edge_lists([([[0, 1], [1, 2]], [[3], [0], [1]]), ([[], []], [[2]])])
+    >>> batch.node_counts, batch.schema.node_category_counts
+    (array([3, 1]), (4,))
+    """
+    plain = []
+    for index, (edge_index, x) in enumerate(graphs):
+        with naming_graph(index):
+            plain.append(plain_graph(edge_index, {"x": x}, {}))
+    return join_graphs(plain, schema)
+
+
+def from_pyg(data_list: Iterable[Any], schema: GraphSchema | None = None) -> GraphBatch:
+    """Make a batch of torch_geometric graphs.
+
+    Parameters
+    ----------
+    data_list : iterable of torch_geometric.data.Data
+        See `pyg_graph` for the fields that are read.
+    schema : GraphSchema, optional
+        Taken from the data by default, see `from_edge_lists`.
+
+    Raises
+    ------
+    UnusableGraphError
+        If a field is missing, or has the wrong shape or type, or the features differ; the message has the graph's
+        index.
+    """
+    plain = []
+    for index, data in enumerate(data_list):
+        with naming_graph(index):
+            plain.append(pyg_graph(data.to_dict()))
+    return join_graphs(plain, schema)
+
+
+def pyg_graph(fields: Mapping[str, Any]) -> PlainGraph:
+    """Read one torch_geometric graph from its fields, ``data.to_dict()``.
+
+    Node features are ``x``, edge features ``edge_attr``; where there is none, ``edge_weight`` is one attribute of the
+    edges. Integers are categories, real numbers are attributes. A graph that has both kinds has them as
+    ``node_categories`` and ``node_attributes``, ``edge_categories`` and ``edge_attributes``, as `to_pyg` writes them.
+    Without node features ``num_nodes`` is needed. Other fields are not looked at.
+
+    Raises
+    ------
+    UnusableGraphError
+        If a field is missing, or has the wrong shape or type.
+    """
+    edge_index = fields.get("edge_index")
+    if edge_index is None:
+        raise UnusableGraphError("edge_index is missing; a graph without edges has one of shape (2, 0)")
+    edge_features = _arrays(fields, _EDGE_FIELDS)
+    if not edge_features:
+        edge_features = {name: w.astype(np.float64) for name, w in _arrays(fields, ("edge_weight",)).items()}
+    n_nodes = fields.get("num_nodes")
+    return plain_graph(
+        _to_numpy("edge_index", edge_index),
+        _arrays(fields, _NODE_FIELDS),
+        edge_features,
+        None if n_nodes is None else int(n_nodes),
+    )
+
+
+def to_pyg(batch: GraphBatch) -> list[Any]:
+    """Make torch_geometric graphs of a batch; `from_pyg` reads them back.
+
+    Returns
+    -------
+    list of torch_geometric.data.Data
+        ``x`` holds the categories (int64) or the attributes (float) of the nodes, (n_nodes, number of features);
+        where there are both they are in ``node_categories`` and ``node_attributes``, where there are none
+        ``num_nodes`` is set. Edges likewise, ``edge_attr`` or ``edge_categories`` and ``edge_attributes``.
+
+    Raises
+    ------
+    ValueError
+        If the batch has virtual nodes, which have no categories.
+    MissingDependencyError
+        If torch_geometric is not installed.
+    """
+    if batch.has_virtual_nodes:
+        raise ValueError("virtual nodes have no categories; convert the batch as it was before they were added")
+    torch, data_class = _import_pyg()
+    node_counts, edge_counts = batch.node_counts.tolist(), batch.edge_counts.tolist()
+    edge_index = np.stack([batch.edge_source, batch.edge_target]).astype(np.int64)
+    columns = {
+        "edge_index": torch.tensor(edge_index).split(edge_counts, dim=1),
+        **_pyg_features(torch, _NODE_FIELDS, batch.node_categories, batch.node_attributes, node_counts),
+        **_pyg_features(torch, _EDGE_FIELDS, batch.edge_categories, batch.edge_attributes, edge_counts),
+    }
+    if not set(columns) & set(_NODE_FIELDS):
+        columns["num_nodes"] = node_counts
+    return [data_class(**dict(zip(columns, values, strict=True))) for values in zip(*columns.values(), strict=True)]
+
+
+def from_networkx(
+    graphs: Iterable[Any],
+    *,
+    node_labels: Sequence[str] = (),
+    node_attributes: Sequence[str] = (),
+    edge_labels: Sequence[str] = (),
+    edge_attributes: Sequence[str] = (),
+    vocabularies: Vocabularies | None = None,
+) -> GraphBatch:
+    """Make a batch of networkx graphs, directed or not, simple or multigraphs, with node names of any kind.
+
+    Nodes are numbered in the order that the graph lists them. Every edge of an undirected graph is listed in both
+    directions, so that it is read alike whatever is said of the direction of edges later on.
+
+    Parameters
+    ----------
+    graphs : iterable of networkx.Graph
+    node_labels, edge_labels : sequence of str
+        Attributes that become categories: texts, numbers or booleans.
+    node_attributes, edge_attributes : sequence of str
+        Attributes that become real-valued features.
+    vocabularies : Vocabularies, optional
+        The values of every categorical feature; those that occur in `graphs` by default.
+
+    Raises
+    ------
+    UnusableGraphError
+        If a node or an edge lacks an attribute, or its value is of no use or not in the vocabulary; the message has
+        the graph's index and the name of the node.
+    """
+    names = AttributeNames(tuple(node_labels), tuple(node_attributes), tuple(edge_labels), tuple(edge_attributes))
+    labelled = []
+    for index, graph in enumerate(graphs):
+        with naming_graph(index):
+            labelled.append(labelled_graph(graph, names))
+    if vocabularies is None:
+        vocabularies = Vocabularies.of_graphs(labelled, names)
+    plain = []
+    for index, graph in enumerate(labelled):
+        with naming_graph(index):
+            plain.append(vocabularies.number(graph, names))
+    return join_graphs(plain, vocabularies.schema(names))
+
+
+def _arrays(fields: Mapping[str, Any], names: Sequence[str]) -> dict[str, npt.NDArray[Any]]:
+    return {name: _to_numpy(name, fields[name]) for name in names if fields.get(name) is not None}
+
+
+def _to_numpy(name: str, tensor: Any) -> npt.NDArray[Any]:
+    try:
+        return np.asarray(tensor.detach().cpu())
+    except (AttributeError, TypeError) as error:
+        raise UnusableGraphError(f"{name} cannot be read as a dense array: {error}") from error
+
+
+def _pyg_features(
+    torch: ModuleType, names: Sequence[str], categories: IntArray, attributes: FloatArray, counts: list[int]
+) -> dict[str, Sequence[Any]]:
+    """Cut features into one tensor a graph, under the one name of a single kind or the two names of both."""
+    kinds = [
+        (name, torch.tensor(values).split(counts))
+        for name, values in zip(names[1:], (categories.astype(np.int64), attributes), strict=True)
+        if values.shape[1]
+    ]
+    if len(kinds) == 1:
+        return {names[0]: kinds[0][1]}
+    return dict(kinds)
+
+
+def _import_pyg() -> tuple[ModuleType, type[Any]]:
+    """Import torch and the class of torch_geometric's graphs."""
+    try:
+        with warnings.catch_warnings():
+            # torch_geometric uses what the newest torch advises against, which is nothing the caller can change.
+            warnings.simplefilter("ignore", DeprecationWarning)
+            import torch  # noqa: PLC0415
+            from torch_geometric.data import Data  # noqa: PLC0415
+    except ImportError as error:
+        raise MissingDependencyError.for_extra("torch-geometric", "datasets") from error
+    return torch, Data
