@@ -156,14 +156,16 @@ def fit_projection(
         mapping = np.asarray(np.kron(np.eye(repeats), encoder), dtype=np.float64)
         mean = moments.mean @ mapping
         variance = np.einsum("ij,ij->j", mapping, moments.deviations @ mapping) / moments.count
-    scale = _standard_deviations(variance, mean, moments.count) if standardize else np.ones(wide)
+    constant = _without_variance(variance, mean, moments.count)
+    variance[constant] = 0.0
+    scale = np.sqrt(np.where(constant, 1.0, variance)) if standardize else np.ones(wide)
     if components is None:
         if not standardize:
             mean = np.zeros(wide)
         scaled = variance / scale**2
         return Projection(mean, scale, None, scaled, float(scaled.sum()))
 
-    axes, spectrum = _principal_axes(moments, mapping, scale[covered])
+    axes, spectrum = _principal_axes(moments, mapping, np.where(constant, 0.0, 1.0 / scale)[covered])
     rank = int((spectrum > spectrum[0] * RANK_TOLERANCE).sum()) if spectrum.size and spectrum[0] > 0 else 0
     if components > rank:
         raise ValueError(
@@ -177,23 +179,25 @@ def fit_projection(
     return Projection(mean, scale, matrix, spectrum[:components], float(spectrum.sum()))
 
 
-def _standard_deviations(variance: FloatMatrix, mean: FloatMatrix, count: int) -> FloatMatrix:
-    """Take scikit-learn's rule for constant columns: a variance within rounding error of 0 counts as 1."""
+def _without_variance(variance: FloatMatrix, mean: FloatMatrix, count: int) -> npt.NDArray[np.bool_]:
+    """Mark the constant columns, by scikit-learn's rule: a variance within rounding error of 0."""
     epsilon = np.finfo(np.float64).eps
-    constant = variance <= count * epsilon * variance + (count * mean * epsilon) ** 2
-    return np.where(constant, 1.0, np.sqrt(np.where(constant, 1.0, variance)))
+    return np.asarray(variance <= count * epsilon * variance + (count * mean * epsilon) ** 2)
 
 
 def _principal_axes(
-    moments: Moments, mapping: FloatMatrix | None, scale: FloatMatrix
+    moments: Moments, mapping: FloatMatrix | None, factors: FloatMatrix
 ) -> tuple[FloatMatrix, FloatMatrix]:
-    """Axes (rank, covered columns) and their variances, largest first, in the narrower of the two spaces."""
+    """Axes (rank, covered columns) and their variances, largest first, in the narrower of the two spaces.
+
+    The covered columns count `factors` times; 0 keeps the rounding errors of a constant column out.
+    """
     covariance = moments.deviations / moments.count
     if mapping is None or mapping.shape[0] >= mapping.shape[1]:
         encoded = covariance if mapping is None else mapping.T @ covariance @ mapping
-        values, vectors = np.linalg.eigh(encoded / np.outer(scale, scale))
+        values, vectors = np.linalg.eigh(encoded * np.outer(factors, factors))
         return vectors[:, ::-1].T, np.maximum(values[::-1], 0.0)
     values, vectors = np.linalg.eigh(covariance)
-    factor = (np.sqrt(np.maximum(values, 0.0)) * vectors).T @ (mapping / scale)
+    factor = (np.sqrt(np.maximum(values, 0.0)) * vectors).T @ (mapping * factors)
     _, singular, axes = np.linalg.svd(factor, full_matrices=False)
     return axes, singular**2
