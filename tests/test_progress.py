@@ -1,0 +1,214 @@
+import io
+import os
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from wegl_dask.progress import Progress, format_bytes, format_seconds
+
+
+class Clock:
+    """A clock that the test moves."""
+
+    def __init__(self):
+        self.now = 1000.0
+
+    def __call__(self):
+        return self.now
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+@pytest.fixture
+def clock():
+    return Clock()
+
+
+@pytest.fixture
+def log():
+    return io.StringIO()
+
+
+@pytest.fixture
+def terminal(monkeypatch):
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "80")
+    return Terminal()
+
+
+def on_screen(text):
+    """What a terminal shows in the end: a carriage return with an erase starts the line anew."""
+    return [re.split("\r\x1b\\[K", line)[-1] for line in text.split("\n")]
+
+
+def test_a_log_gets_a_line_every_ten_seconds_and_one_at_the_end(clock, log):
+    with Progress("embed", 40, stream=log, clock=clock) as progress:
+        for _ in range(40):
+            clock.now += 1
+            progress.update(rows=50)
+    assert log.getvalue().splitlines() == [
+        "embed: 10 of 40 parts, 500 graphs, 50 graphs/s, 30 s left",
+        "embed: 20 of 40 parts, 1,000 graphs, 50 graphs/s, 20 s left",
+        "embed: 30 of 40 parts, 1,500 graphs, 50 graphs/s, 10 s left",
+        "embed: 40 of 40 parts, 2,000 graphs, 50 graphs/s, 40 s",
+    ]
+
+
+def test_a_short_stage_is_one_line_in_a_log(clock, log):
+    with Progress("moments", 3, stream=log, clock=clock) as progress:
+        for _ in range(3):
+            clock.now += 0.5
+            progress.update()
+    assert log.getvalue() == "moments: 3 of 3 parts, 1.5 s\n"
+
+
+def test_a_stage_without_parts_ends_with_its_line(clock, log):
+    with Progress("embed", 0, stream=log, clock=clock):
+        pass
+    assert log.getvalue() == "embed: 0 of 0 parts, 0.0 s\n"
+
+
+def test_parts_of_an_earlier_run_count_as_done_and_not_for_the_speed(clock, log):
+    with Progress("embed", 10, done=6, stream=log, clock=clock) as progress:
+        clock.now += 20
+        progress.update(parts=2, rows=100)
+    # Two parts took 20 s and two are missing.
+    assert log.getvalue().splitlines() == [
+        "embed: 8 of 10 parts, 100 graphs, 5 graphs/s, 20 s left",
+        "embed: 8 of 10 parts, 100 graphs, 5 graphs/s, 20 s",
+    ]
+
+
+def test_a_stage_that_fails_says_how_far_it_came(clock, log):
+    progress = Progress("embed", 10, stream=log, clock=clock)
+
+    def fail_half_way():
+        with progress:
+            clock.now += 2
+            progress.update(parts=4, rows=10)
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        fail_half_way()
+    assert log.getvalue() == "embed: 4 of 10 parts, 10 graphs, 5 graphs/s, 2.0 s\n"
+
+
+@given(
+    steps=st.lists(st.tuples(st.floats(0, 1e6), st.integers(0, 5), st.integers(0, 10**9)), max_size=30),
+    done=st.integers(0, 5),
+)
+def test_nothing_but_printable_lines_goes_to_a_log(steps, done):
+    clock, log = Clock(), io.StringIO()
+    total = done + sum(parts for _, parts, _ in steps)
+    with Progress("embed", total, done=done, stream=log, clock=clock) as progress:
+        for seconds, parts, rows in steps:
+            clock.now += seconds
+            progress.update(parts, rows)
+    assert all(line.isprintable() for line in log.getvalue().split("\n"))
+    assert log.getvalue().endswith("\n")
+    assert f"embed: {total} of {total} parts" in log.getvalue().splitlines()[-1]
+
+
+def test_a_terminal_shows_one_line_drawn_over(clock, terminal):
+    progress = Progress("embed", 4, stream=terminal, clock=clock)
+    with progress:
+        assert on_screen(terminal.getvalue()) == [f"embed [{'-' * 24}] 0 of 4 parts"]
+        clock.now += 2
+        progress.update(rows=600)
+        # One part took 2 s, three are missing; the bar gives way to the text on 80 columns.
+        [shown] = on_screen(terminal.getvalue())
+        assert shown == f"embed [{'#' * 5}{'-' * 15}] 1 of 4 parts, 600 graphs, 300 graphs/s, 6.0 s left"
+    assert on_screen(terminal.getvalue()) == ["embed: 1 of 4 parts, 600 graphs, 300 graphs/s, 2.0 s", ""]
+
+
+@pytest.mark.parametrize("columns", [10, 20, 40, 79, 200])
+def test_a_line_stays_within_the_terminal(clock, terminal, monkeypatch, columns):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    with Progress("embed", 4, stream=terminal, clock=clock) as progress:
+        clock.now += 1
+        progress.update(rows=1)
+        assert all(len(line) < columns for line in re.split("\r\x1b\\[K", terminal.getvalue()))
+
+
+def test_the_bar_is_not_drawn_more_than_ten_times_a_second(clock, terminal):
+    with Progress("embed", 1000, stream=terminal, clock=clock) as progress:
+        for _ in range(1000):
+            clock.now += 0.001
+            progress.update()
+    assert terminal.getvalue().count("\r") <= 12
+
+
+def test_a_terminal_that_cannot_move_its_cursor_is_written_to_like_a_log(clock, terminal, monkeypatch):
+    monkeypatch.setenv("TERM", "dumb")
+    with Progress("embed", 2, stream=terminal, clock=clock) as progress:
+        progress.update(2)
+    assert terminal.getvalue() == "embed: 2 of 2 parts, 0.0 s\n"
+
+
+def test_progress_goes_to_standard_error(capsys):
+    with Progress("embed", 1) as progress:
+        progress.update(rows=1)
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith("embed: 1 of 1 parts, 1 graphs")
+
+
+def test_a_real_terminal_gets_a_bar(clock):
+    controller, terminal = os.openpty()
+    try:
+        with (
+            open(terminal, "w", encoding="utf-8", closefd=False) as stream,
+            pytest.MonkeyPatch.context() as environment,
+        ):
+            environment.setenv("TERM", "xterm")
+            environment.setenv("COLUMNS", "120")
+            with Progress("ingest", 2, stream=stream, clock=clock) as progress:
+                clock.now += 1
+                progress.update(rows=5)
+        shown = os.read(controller, 4096).decode()
+    finally:
+        os.close(controller)
+        os.close(terminal)
+    assert f"ingest [{'#' * 12}{'-' * 12}] 1 of 2 parts" in shown
+    assert shown.endswith("\r\n")
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0, "0.0 s"),
+        (9.94, "9.9 s"),
+        (9.96, "10 s"),
+        (59.4, "59 s"),
+        (59.6, "1 min 0 s"),
+        (3599.4, "59 min 59 s"),
+        (3599.6, "1 h 0 min"),
+        (5 * 3600 + 29 * 60, "5 h 29 min"),
+        (86399, "1 d 0 h"),
+        (100 * 86400, "100 d 0 h"),
+    ],
+)
+def test_seconds_are_rendered_in_two_units(seconds, text):
+    assert format_seconds(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("n_bytes", "text"),
+    [
+        (0, "0 B"),
+        (999, "999 B"),
+        (1000, "1 kB"),
+        (10_240, "10.2 kB"),
+        (999_499, "999 kB"),
+        (999_600, "1 MB"),
+        (25_400_000_000, "25.4 GB"),
+        (3 * 10**15, "3 PB"),
+    ],
+)
+def test_bytes_are_rendered_to_three_figures(n_bytes, text):
+    assert format_bytes(n_bytes) == text

@@ -1,0 +1,163 @@
+"""Progress of a stage with a known number of parts: a bar on a terminal, a line now and then in a log."""
+
+import os
+import shutil
+import sys
+import time
+from collections.abc import Callable
+from types import TracebackType
+from typing import Self, TextIO
+
+LOG_SECONDS = 10.0
+"""Time between two lines in a log, at least."""
+
+REDRAW_SECONDS = 0.1
+"""Time between two drawings of the bar, at least."""
+
+BAR_WIDTH = 24
+
+
+class Progress:
+    """Show how far a stage is, from the parts that are finished.
+
+    On a terminal it is one line that is drawn over; elsewhere it is a line at most every 10 seconds, and one at the
+    end. Control characters are only written to a terminal.
+
+    Parameters
+    ----------
+    stage : str
+        Name of the stage.
+    total : int
+        Number of parts of the whole stage.
+    done : int, default 0
+        Parts that were there before, from an earlier run; they count as done and are left out of the speed.
+    stream : text file, optional
+        Where to write; standard error by default.
+    clock : callable, optional
+        Returns seconds that never go back; `time.monotonic` by default.
+
+    Examples
+    --------
+    >>> ticks = iter([0.0, 2.0, 4.0, 4.0])
+    >>> with Progress("embed", 2, stream=sys.stdout, clock=lambda: next(ticks)) as progress:
+    ...     progress.update(rows=300)
+    ...     progress.update(rows=100)
+    embed: 2 of 2 parts, 400 graphs, 100 graphs/s, 4.0 s
+    """
+
+    def __init__(
+        self,
+        stage: str,
+        total: int,
+        *,
+        done: int = 0,
+        stream: TextIO | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._stage = stage
+        self._total = total
+        self._already = done
+        self._parts = 0
+        self._rows = 0
+        self._stream = sys.stderr if stream is None else stream
+        self._clock = clock
+        self._on_terminal = self._stream.isatty() and os.environ.get("TERM") != "dumb"
+        self._start = self._last = clock()
+
+    def __enter__(self) -> Self:
+        if self._on_terminal:
+            self._draw(0.0)
+        return self
+
+    def update(self, parts: int = 1, rows: int = 0) -> None:
+        """Count finished parts and the graphs in them, and show it if it is time to."""
+        self._parts += parts
+        self._rows += rows
+        now = self._clock()
+        if now - self._last < (REDRAW_SECONDS if self._on_terminal else LOG_SECONDS):
+            return
+        self._last = now
+        if self._on_terminal:
+            self._draw(now - self._start)
+        elif self._already + self._parts < self._total:
+            # The line at the end says it when this was the last part.
+            self._write(f"{self._stage}: {', '.join(self._state(now - self._start))}\n")
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Say how far the stage came, also when it failed; what follows starts on a line of its own."""
+        seconds = self._clock() - self._start
+        line = f"{self._stage}: {', '.join([*self._count(), *self._speed(seconds), format_seconds(seconds)])}"
+        self._write(f"\r\x1b[K{line}\n" if self._on_terminal else f"{line}\n")
+
+    def _state(self, seconds: float) -> list[str]:
+        return [*self._count(), *self._speed(seconds), *self._time_left(seconds)]
+
+    def _count(self) -> list[str]:
+        count = f"{self._already + self._parts} of {self._total} parts"
+        return [count, f"{self._rows:,} graphs"] if self._rows else [count]
+
+    def _speed(self, seconds: float) -> list[str]:
+        if not self._rows or seconds <= 0:
+            return []
+        speed = self._rows / seconds
+        return [f"{speed:,.0f} graphs/s" if speed >= 10 else f"{speed:.2g} graphs/s"]
+
+    def _time_left(self, seconds: float) -> list[str]:
+        remaining = self._total - self._already - self._parts
+        if not self._parts or not remaining:
+            return []
+        return [f"{format_seconds(seconds / self._parts * remaining)} left"]
+
+    def _draw(self, seconds: float) -> None:
+        state = ", ".join(self._state(seconds))
+        # A line that reaches the last column would wrap, and could not be drawn over.
+        columns = shutil.get_terminal_size().columns - 1
+        width = min(BAR_WIDTH, columns - len(f"{self._stage} [] {state}"))
+        fraction = (self._already + self._parts) / self._total if self._total else 1.0
+        filled = round(width * min(fraction, 1.0))
+        line = f"{self._stage} [{'#' * filled}{'-' * (width - filled)}] {state}" if width > 0 else state
+        self._write(f"\r\x1b[K{line[:columns]}")
+
+    def _write(self, text: str) -> None:
+        self._stream.write(text)
+        self._stream.flush()
+
+
+def format_seconds(seconds: float) -> str:
+    """Render a time in its two largest units, rounded.
+
+    Examples
+    --------
+    >>> format_seconds(0.31), format_seconds(75), format_seconds(3 * 3600 + 20)
+    ('0.3 s', '1 min 15 s', '3 h 0 min')
+    """
+    if seconds < 9.95:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    minutes = round(seconds / 60)
+    if minutes < 24 * 60:
+        return f"{minutes // 60} h {minutes % 60} min"
+    hours = round(seconds / 3600)
+    return f"{hours // 24} d {hours % 24} h"
+
+
+def format_bytes(n_bytes: float) -> str:
+    """Render a size in decimal units, to three figures.
+
+    Examples
+    --------
+    >>> format_bytes(512), format_bytes(1_536_000), format_bytes(999_999)
+    ('512 B', '1.54 MB', '1 MB')
+    """
+    size, units = float(n_bytes), ["B", "kB", "MB", "GB", "TB", "PB"]
+    unit = 0
+    while unit < len(units) - 1 and float(f"{size:.3g}") >= 1000:
+        size /= 1000
+        unit += 1
+    return f"{float(f'{size:.3g}'):g} {units[unit]}"
