@@ -193,7 +193,7 @@ class Folder:
         """
         # A path is read by Arrow itself, without going through Python.
         source = str(Path(self.url, name)) if self.is_local else pa.BufferReader(self.read(name))
-        with self._explained_parquet(name), pq.ParquetFile(source) as file:
+        with self._explained_parquet(name), pq.ParquetFile(source, page_checksum_verification=True) as file:
             yield file
 
     def parquet_footer(self, name: str) -> pq.FileMetaData:
