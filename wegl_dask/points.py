@@ -7,8 +7,8 @@ import numpy.typing as npt
 from scipy import sparse
 
 from wegl_dask.diffusion import EdgeFeature, Pooling, pooled, propagation_operator
-from wegl_dask.features import NodeFeatures
-from wegl_dask.graphs import GraphBatch, IntArray
+from wegl_dask.features import NodeFeatures, build_features
+from wegl_dask.graphs import GraphBatch, GraphSchema, IntArray
 from wegl_dask.projection import Moments, Projection
 
 FloatMatrix = npt.NDArray[np.float64]
@@ -108,6 +108,44 @@ class NodeEmbedding:
         columns = [part.mean.reshape(self.repeats, -1) for part in parts]
         squares = [part.deviations.reshape(self.repeats, -1) for part in parts]
         return Moments(batch.n_nodes, np.concatenate(columns, axis=1).ravel(), np.concatenate(squares, axis=1).ravel())
+
+
+@dataclass(frozen=True)
+class NodeSettings:
+    """What a `NodeEmbedding` is made of: a few hundred bytes, where the embedding itself may hold a large encoder.
+
+    Attributes
+    ----------
+    schema : GraphSchema
+    features : tuple of str
+    max_degree, degree_clip, embedding_width, seed : int
+        See `wegl_dask.features.build_features`.
+    edge_features, virtual_node, layers, pooling
+        See `NodeEmbedding`.
+    """
+
+    schema: GraphSchema
+    features: tuple[str, ...]
+    max_degree: int
+    degree_clip: int
+    embedding_width: int
+    seed: int
+    edge_features: EdgeFeature
+    virtual_node: bool
+    layers: int
+    pooling: Pooling
+
+    def build(self) -> NodeEmbedding:
+        """Make the node embedding; ValueError where the graphs lack a feature that is asked for."""
+        features = build_features(
+            self.schema,
+            self.features,
+            max_degree=self.max_degree,
+            degree_clip=self.degree_clip,
+            embedding_width=self.embedding_width,
+            seed=self.seed,
+        )
+        return NodeEmbedding(features, self.edge_features, self.virtual_node, self.layers, self.pooling)
 
 
 @dataclass(frozen=True)

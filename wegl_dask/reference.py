@@ -1,5 +1,7 @@
-"""The reference point set, computed from a sample of the node embeddings (paper, section "Calculation of the Reference
-Distribution")."""
+"""The reference point set, computed from a sample of the node embeddings.
+
+Paper, section "Calculation of the Reference Distribution".
+"""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal
@@ -29,8 +31,10 @@ BARYCENTER_ITERATIONS = 50
 class TooFewPointsError(WeglError):
     """There are fewer distinct node embeddings than the reference is to have points."""
 
-    def __init__(self, found: int, needed: int) -> None:
-        super().__init__(
+    @classmethod
+    def of(cls, found: int, needed: int) -> "TooFewPointsError":
+        """Name both numbers."""
+        return cls(
             f"the graphs have {found} distinct node embeddings, and the reference is to have {needed} distinct points; "
             f"set reference.points to {found} at most, or choose node features that tell more nodes apart"
         )
@@ -76,7 +80,7 @@ def kmeans_reference(points: "da.Array", n_points: int, *, epochs: int, step: fl
     if len(canonical_reference(start, step)) < n_points:
         start = canonical_reference(points.compute(), step)
         if len(start) < n_points:
-            raise TooFewPointsError(len(start), n_points)
+            raise TooFewPointsError.of(len(start), n_points)
     first = KMeans(n_points, init="k-means++", n_init=4, max_iter=30, random_state=seed).fit(start)
     clusterer = MiniBatchKMeans(
         n_points, init=first.cluster_centers_, n_init=1, reassignment_ratio=0.0, random_state=seed
@@ -119,7 +123,7 @@ def sample_reference(points: FloatMatrix, n_points: int, *, step: float, seed: i
     taken = n_points
     while len(chosen := canonical_reference(shuffled[:taken], step)) < n_points:
         if taken >= len(shuffled):
-            raise TooFewPointsError(len(chosen), n_points)
+            raise TooFewPointsError.of(len(chosen), n_points)
         taken += max(1, n_points - len(chosen))
     return _require_distinct(chosen[:n_points], n_points)
 
@@ -161,5 +165,5 @@ def _distinct(centres: FloatMatrix, points: FloatMatrix, step: float) -> FloatMa
 
 def _require_distinct(points: FloatMatrix, n_points: int) -> FloatMatrix:
     if len(points) < n_points:
-        raise TooFewPointsError(len(points), n_points)
+        raise TooFewPointsError.of(len(points), n_points)
     return points

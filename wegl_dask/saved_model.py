@@ -60,7 +60,7 @@ class Model:
     @property
     def dimension(self) -> int:
         """Number d of coordinates of a point."""
-        return self.reference.shape[1]
+        return int(self.reference.shape[1])
 
     def embed(self, batch: GraphBatch) -> Iterator[Embeddings]:
         """Embed the graphs of a batch, a run of consecutive graphs at a time so that memory stays flat.

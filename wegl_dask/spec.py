@@ -191,10 +191,6 @@ class ProjectionTable(Table):
     fit_on: Literal["all", "train"] = Field(
         "all", description='Graphs that the statistics, N and the reference are taken from; "train" needs a split.'
     )
-    method: Literal["exact", "randomized"] = Field(
-        "exact",
-        description="PCA from the exact scatter matrix, or by a randomised range finder for very wide features.",
-    )
 
 
 class ReferenceTable(Table):

@@ -1,0 +1,259 @@
+"""A whole job: from the source to the embeddings in Parquet, stage by stage, each resumed where an earlier run left it.
+
+::
+
+    scan -> plan -> ingest -> moments -> merge -> projection -> sample -> reference -> embed
+
+Every stage is a bag of descriptors; its results are on storage, with a record each, before the next one starts. What a
+part is made from goes into its record as a fingerprint, so a part is made again exactly when that has changed.
+"""
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from importlib.metadata import version
+
+from distributed import Client
+
+from wegl_dask import tasks
+from wegl_dask.embeddings import EmbeddingFormat
+from wegl_dask.fit import Fit, fit_model, prepare_fit
+from wegl_dask.ingest import ShardCensus, ingest, ingest_inputs, known_shards, plan_source
+from wegl_dask.progress import Progress
+from wegl_dask.records import PartRecord
+from wegl_dask.run import Run
+from wegl_dask.sources.base import fingerprint
+from wegl_dask.spec import JobSpec
+from wegl_dask.storage import RunFolder
+from wegl_dask.version import NUMERICS_VERSION, __version__
+
+VERSIONED_PACKAGES = ("wegl-dask", "numpy", "scipy", "scikit-learn", "POT", "pyarrow", "dask", "distributed", "dask-ml")
+
+
+@dataclass(frozen=True)
+class RunSummary:
+    """What a run has done.
+
+    Attributes
+    ----------
+    location : str
+        The run folder.
+    rows, rejected : int
+        Graphs in ``graphs/`` or ``data/``, and rows in ``rejected/``.
+    reasons : dict of str to int
+        Rejected rows by reason, the values in it left out.
+    repairs : dict of str to int
+        Edges dropped, merged and added when the graphs were read.
+    shards : int
+    n_points, dimension : int
+        N and d; 0 where only graphs were made.
+    solved : dict of str to int
+        Graphs by the solver that gave their plan.
+    stage_seconds : dict of str to float
+    parts_made : int
+        Parts that this run made; the others were there.
+    n_bytes : int
+        Size of the parts in ``data/``, or ``graphs/``.
+    notes : tuple of str
+        Choices that the job left to the data.
+    """
+
+    location: str
+    rows: int
+    rejected: int
+    reasons: Mapping[str, int]
+    repairs: Mapping[str, int]
+    shards: int
+    n_points: int
+    dimension: int
+    solved: Mapping[str, int]
+    stage_seconds: Mapping[str, float]
+    parts_made: int
+    n_bytes: int
+    notes: tuple[str, ...]
+
+
+def run_job(
+    spec: JobSpec,
+    client: Client,
+    *,
+    overwrite: bool = False,
+    progress: Callable[[str, int], Progress] = Progress,
+) -> RunSummary:
+    """Run a whole job, or what is missing of it.
+
+    Parameters
+    ----------
+    spec : JobSpec
+    client : distributed.Client
+    overwrite : bool, default False
+        Clear what an earlier run left in the folder.
+    progress : callable
+        Makes the progress display of a stage.
+
+    Raises
+    ------
+    WeglError
+        If anything stops the job; what was finished stays valid.
+    """
+    with _claimed(spec, client, overwrite=overwrite, progress=progress) as run:
+        census = _needed_graphs(run)
+        fit = prepare_fit(spec, census)
+        model = fit_model(run, fit)
+        records = _embed(run, fit, model)
+        return _finish(run, fit, records)
+
+
+def ingest_job(
+    spec: JobSpec,
+    client: Client,
+    *,
+    overwrite: bool = False,
+    progress: Callable[[str, int], Progress] = Progress,
+) -> RunSummary:
+    """Run the stages up to the graph shards; parameters and errors as of `run_job`."""
+    with _claimed(spec, client, overwrite=overwrite, progress=progress) as run:
+        census = ingest(run, plan_source(run))
+        return _summary(run, census, notes=())
+
+
+@contextmanager
+def _claimed(
+    spec: JobSpec, client: Client, *, overwrite: bool, progress: Callable[[str, int], Progress]
+) -> Iterator[Run]:
+    folder = RunFolder(spec.output.path)
+    with folder.lock():
+        claim = folder.claim(spec.to_toml(), overwrite=overwrite)
+        folder.clean_temporary()
+        yield Run(spec, folder, client, claim.resumed, progress)
+
+
+def _needed_graphs(run: Run) -> ShardCensus:
+    """Ingest the shards that are still to be embedded, and those that are to be kept."""
+    plan = plan_source(run)
+    if run.spec.output.keep_graphs or not run.resumed:
+        return ingest(run, plan)
+    expected = ingest_inputs(run.spec, plan)
+    known = known_shards(run, expected)
+    if len(known) < len(expected):
+        return ingest(run, plan)
+    fit = prepare_fit(run.spec, ShardCensus(plan, known))
+    model = run.finished("reference", {0: fit.fingerprint})
+    if not model:
+        return ingest(run, plan)
+    inputs = _embed_inputs(fit, model[0])
+    done = run.finished("embed", inputs)
+    return ingest(run, plan, set(inputs) - set(done))
+
+
+def _embed_inputs(fit: Fit, model: PartRecord) -> dict[int, str]:
+    output = json.dumps([fit.spec.output.dtype, fit.spec.output.layout, NUMERICS_VERSION])
+    return {
+        shard: fingerprint(fit.census.graph_fingerprint(shard), _model_fingerprint(model), output)
+        for shard in fit.census.records
+    }
+
+
+def _model_fingerprint(model: PartRecord) -> str:
+    (description,) = (file for file in model.files if file.name == "model.json")
+    return description.sha256
+
+
+def _embed(run: Run, fit: Fit, model: PartRecord) -> dict[int, PartRecord]:
+    spec, plan = run.spec, fit.census.plan
+    output = EmbeddingFormat(
+        n_points=fit.n_points,
+        dimension=int(model.extra["dimension"]),
+        labels=plan.labels,
+        extra_columns=plan.extra_columns,
+        dtype=spec.output.dtype,
+        layout=spec.output.layout,
+        metadata={
+            "version": __version__,
+            "numerics_version": NUMERICS_VERSION,
+            "model": _model_fingerprint(model),
+            "seed": spec.seed,
+        },
+    )
+    inputs = _embed_inputs(fit, model)
+    return run.complete(
+        "embed",
+        partial(tasks.embed_shard, run.folder, output, model_fingerprint=_model_fingerprint(model)),
+        [tasks.ShardTask(shard, input_fingerprint) for shard, input_fingerprint in inputs.items()],
+    )
+
+
+def _finish(run: Run, fit: Fit, records: Mapping[int, PartRecord]) -> RunSummary:
+    notes = _notes(run.spec, fit)
+    if not run.parts_made and run.folder.has_succeeded():
+        return _summary(run, fit.census, notes=notes, fit=fit, records=records)
+    kept = [
+        *run.folder.records("plan"),
+        *run.folder.records("reference"),
+        *fit.census.records.values(),
+        *records.values(),
+    ]
+    run.folder.remove_scratch()
+    run.folder.keep_only(kept)
+    if not run.spec.output.keep_graphs:
+        run.folder.remove_graphs()
+    summary = _summary(run, fit.census, notes=notes, fit=fit, records=records)
+    run.folder.write_manifest(
+        [record for record in kept if record.stage != "plan"],
+        stage_seconds=run.stage_seconds,
+        versions={package: version(package) for package in VERSIONED_PACKAGES if package != "wegl-dask"}
+        | {"wegl-dask": __version__},
+        summary={
+            "rows": summary.rows,
+            "rejected": summary.rejected,
+            "n_points": summary.n_points,
+            "dimension": summary.dimension,
+        },
+    )
+    run.folder.mark_success()
+    return summary
+
+
+def _summary(
+    run: Run,
+    census: ShardCensus,
+    *,
+    notes: tuple[str, ...],
+    fit: Fit | None = None,
+    records: Mapping[int, PartRecord] | None = None,
+) -> RunSummary:
+    parts, subfolder = (census.records, "graphs") if records is None else (records, "data")
+    reasons, solved = census.reasons, Counter[str]()
+    for record in (records or {}).values():
+        reasons.update(record.extra.get("reasons", {}))
+        solved.update(record.extra["solved"])
+    return RunSummary(
+        location=run.folder.location(),
+        rows=sum(record.rows(subfolder) for record in parts.values()),
+        rejected=census.n_rejected + sum(record.rows("rejected") for record in (records or {}).values()),
+        reasons=dict(reasons.most_common()),
+        repairs={
+            name: census.total(name) for name in ("self_loops_dropped", "parallel_edges_merged", "reverse_edges_added")
+        },
+        shards=len(parts),
+        n_points=fit.n_points if fit else 0,
+        dimension=int(next(iter(records.values())).extra["dimension"]) if records else 0,
+        solved=dict(solved),
+        stage_seconds=dict(run.stage_seconds),
+        parts_made=run.parts_made,
+        n_bytes=sum(file.n_bytes for record in parts.values() for file in record.files if file.folder == subfolder),
+        notes=notes,
+    )
+
+
+def _notes(spec: JobSpec, fit: Fit) -> tuple[str, ...]:
+    """Say what was chosen for the user."""
+    notes = []
+    if spec.nodes.features is None:
+        notes.append(f"node features: {', '.join(fit.settings.features)} (nodes.features is not set)")
+    if spec.edges.features is None:
+        notes.append(f"edge features: {fit.settings.edge_features} (edges.features is not set)")
+    return tuple(notes)
