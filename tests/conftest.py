@@ -242,3 +242,32 @@ def embedded(real_data, fit_points):
         return cache[name]
 
     return embed
+
+
+@pytest.fixture(scope="session")
+def s3_options():
+    """Storage options of an S3 server on this machine, with the bucket "runs"."""
+    server_module = pytest.importorskip("moto.server")
+    s3fs = pytest.importorskip("s3fs")
+    server = server_module.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    options = {"key": "test", "secret": "test", "endpoint_url": f"http://{host}:{port}"}
+    s3fs.S3FileSystem(**options).mkdir("runs")
+    yield options
+    server.stop()
+
+
+@pytest.fixture(params=["local", "memory", "s3"])
+def run_folder(request, tmp_path):
+    """A run folder that does not exist yet: on disk under an awkward name, in memory, on an object store."""
+    from wegl_dask.storage import RunFolder
+
+    name = f"{request.node.name[:40]}-{tmp_path.name}"
+    match request.param:
+        case "local":
+            return RunFolder(str(tmp_path / "Läufe 100%" / "a=1,b #2 [x]*"))
+        case "memory":
+            return RunFolder(f"memory://runs/{name}")
+        case _:
+            return RunFolder(f"s3://runs/{name}", request.getfixturevalue("s3_options"))

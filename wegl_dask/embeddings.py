@@ -25,6 +25,9 @@ ROW_GROUP_BYTES = 64 * 2**20
 MAX_WIDE_COLUMNS = 10_000
 """Columns that the wide layout may have: beyond that, Parquet's footer outweighs the data and readers crawl."""
 
+VERSION_KEYS = ("version", "versions")
+"""Metadata that may differ between the parts of a run that was continued after an update."""
+
 FLOAT16_MAX = float(np.finfo(np.float16).max)
 
 VECTOR_COLUMN = "embedding"
@@ -134,10 +137,10 @@ class EmbeddingFormat:
         return found
 
     def fits(self, other: "EmbeddingFormat") -> bool:
-        """Whether parts of both formats belong to one run: equal but for metadata other than fingerprints."""
+        """Whether parts of both formats belong to one run: equal, versions of packages aside."""
 
         def identity(part: EmbeddingFormat) -> EmbeddingFormat:
-            return replace(part, metadata={k: v for k, v in part.metadata.items() if k.endswith("fingerprint")})
+            return replace(part, metadata={k: v for k, v in part.metadata.items() if k not in VERSION_KEYS})
 
         return identity(self) == identity(other)
 

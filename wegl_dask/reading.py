@@ -123,19 +123,13 @@ def read_embeddings(
     names = _part_names(data, run, allow_unfinished=allow_unfinished)
     with ThreadPoolExecutor(_READERS) as pool:
         footers = list(pool.map(data.parquet_footer, names))
-    formats = [_format_of(data.location(name), footer) for name, footer in zip(names, footers, strict=True)]
-    for name, found in zip(names, formats, strict=True):
-        if not found.fits(formats[0]):
-            raise WeglError(
-                f"{data.location(name)} and {names[0]} are of different jobs or models: {found} and {formats[0]}. Run the "
-                "job again, with --overwrite"
-            )
+    form = _common_format(data, names, footers)
     rows_before = np.cumsum([0, *(footer.num_rows for footer in footers)])
-    X = np.empty((int(rows_before[-1]), formats[0].width), dtype=np.float32)
-    chosen = _chosen_columns(formats[0], columns, data)
+    X = np.empty((int(rows_before[-1]), form.width), dtype=np.float32)
+    chosen = _chosen_columns(form, columns, data)
 
     def read(part: int) -> pa.Table:
-        return _read_part(data, names[part], formats[part], chosen, X[rows_before[part] : rows_before[part + 1]])
+        return _read_part(data, names[part], form, chosen, X[rows_before[part] : rows_before[part + 1]])
 
     with ThreadPoolExecutor(_READERS) as pool:
         tables = list(pool.map(read, range(len(names))))
@@ -143,10 +137,10 @@ def read_embeddings(
     return Embeddings(
         X=X,
         rows=pa.concat_tables(tables),
-        n_points=formats[0].n_points,
-        dimension=formats[0].dimension,
-        labels=formats[0].labels,
-        metadata=dict(formats[0].metadata),
+        n_points=form.n_points,
+        dimension=form.dimension,
+        labels=form.labels,
+        metadata=dict(form.metadata),
         reference=read_model(run)[1]["reference"] if run is not None and has_model else None,
     )
 
@@ -184,11 +178,26 @@ def _part_names(data: Folder, run: Folder | None, *, allow_unfinished: bool) -> 
     return [by_index[index] for index in sorted(by_index)]
 
 
-def _format_of(where: str, footer: pq.FileMetaData) -> EmbeddingFormat:
-    try:
-        return EmbeddingFormat.from_schema(footer.schema.to_arrow_schema())
-    except ValueError as error:
-        raise WeglError(f"{where} is no embedding part of this package: {error}") from error
+def _common_format(data: Folder, names: Sequence[str], footers: Sequence[pq.FileMetaData]) -> EmbeddingFormat:
+    """Find the format that all parts have."""
+    schemas: list[pa.Schema] = []
+    formats: list[EmbeddingFormat] = []
+    for name, footer in zip(names, footers, strict=True):
+        schema = footer.schema.to_arrow_schema()
+        # Most parts have the same schema to the letter, and a wide one takes long to compare with its format.
+        if any(schema.equals(known, check_metadata=True) for known in schemas):
+            continue
+        try:
+            found = EmbeddingFormat.from_schema(schema)
+        except ValueError as error:
+            raise WeglError(f"{data.location(name)} is no embedding part of this package: {error}") from error
+        if formats and not found.fits(formats[0]):
+            raise WeglError(
+                f"{data.location(name)} is of another job or model than {names[0]}: run the job again with --overwrite"
+            )
+        schemas.append(schema)
+        formats.append(found)
+    return formats[0]
 
 
 def _chosen_columns(form: EmbeddingFormat, columns: Sequence[str] | None, data: Folder) -> list[str]:

@@ -1,0 +1,270 @@
+"""Checking a run folder against its own records: nothing missing, nothing altered, nothing that does not belong."""
+
+import hashlib
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from wegl_dask.embeddings import VECTOR_COLUMN, EmbeddingFormat
+from wegl_dask.errors import WeglError
+from wegl_dask.folders import TEMPORARY_PREFIX
+from wegl_dask.records import PART_FOLDERS, PartFile, PartRecord, part_path
+from wegl_dask.sources.base import REJECTED_SCHEMA, SourcePlan
+from wegl_dask.storage import MANIFEST_NAME, RunFolder
+
+_KEY_COLUMNS = ["graph_id", "source_file", "source_row"]
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Something in a run folder that is not as it should be: the file, relative to the folder, and what it is."""
+
+    path: str
+    what: str
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.what}"
+
+
+def verify_run(folder: RunFolder, *, deep: bool = False) -> list[Problem]:
+    """Check a finished run, with one file in memory at a time.
+
+    Always: the run has finished; every shard of the plan was ingested and embedded; each of its rows was embedded or
+    rejected; every record has its files, in the recorded size and SHA-256, with the recorded number of rows and the
+    columns of the run; no other file is among the parts.
+
+    Parameters
+    ----------
+    folder : RunFolder
+    deep : bool, default False
+        Look into the rows too: embeddings come in the order of the graph shard, with its ids, where the shards were
+        kept; no row of the input, (``source_file``, ``source_row``), occurs twice in data/ and rejected/; vectors are
+        finite.
+
+    Returns
+    -------
+    list of Problem
+        Empty when all is well.
+
+    Raises
+    ------
+    WeglError
+        If it is not a run folder, or the store cannot be read.
+    """
+    folder.job_toml()
+    return [*_problems(folder, deep=deep)]
+
+
+def _problems(folder: RunFolder, *, deep: bool) -> Iterator[Problem]:
+    records = folder.records()
+    if folder.has_succeeded():
+        yield from _check_manifest(folder, records)
+    else:
+        yield Problem("_SUCCESS", "missing: the run has not finished")
+    yield from _check_shards(records)
+    recorded = {file.path: file for record in records for file in record.files}
+    listings = {name: folder.listing(name) for name in {*PART_FOLDERS, *(file.folder for file in recorded.values())}}
+    yield from _check_strangers(listings, recorded)
+    if not any(listings["graphs"].values()):
+        # The shards are not kept: `output.keep_graphs = false` removes them at the end.
+        recorded = {path: file for path, file in recorded.items() if file.folder != "graphs"}
+    check = _PartCheck(folder, deep=deep)
+    for record in records:
+        files = [file for file in record.files if file.path in recorded]
+        for file in files:
+            if listings[file.folder].get(file.name) is None:
+                yield Problem(file.path, "missing")
+        yield from check.files([file for file in files if listings[file.folder].get(file.name) is not None])
+        shard = part_path("graphs", record.index)
+        if deep and record.stage == "embed" and shard in recorded:
+            yield from check.order(record, shard)
+
+
+def _check_manifest(folder: RunFolder, records: Sequence[PartRecord]) -> Iterator[Problem]:
+    try:
+        listed = {PartRecord.from_json(entry).path for entry in folder.read_manifest()["records"]}
+    except (WeglError, ValueError, KeyError, TypeError) as error:
+        yield Problem(MANIFEST_NAME, f"damaged: {error!r}")
+        return
+    for path in sorted(listed - {record.path for record in records}):
+        yield Problem(path, f"missing or damaged, but listed in {MANIFEST_NAME}")
+
+
+def _check_shards(records: Sequence[PartRecord]) -> Iterator[Problem]:
+    """Compare the shards that were planned, ingested and embedded, and their numbers of rows."""
+    planned = {
+        cut.shard: cut.n_rows
+        for record in records
+        if record.stage == "plan"
+        for unit in SourcePlan.from_json(record.extra["plan"]).units
+        for cut in unit.cuts
+    }
+    ingested = {record.index: record for record in records if record.stage == "ingest"}
+    embedded = {record.index: record for record in records if record.stage == "embed"}
+    for index in sorted({*planned, *ingested, *embedded}):
+        if index not in ingested:
+            yield Problem(part_path("graphs", index), "no record of the shard")
+            continue
+        graphs, rejected = ingested[index].rows("graphs"), ingested[index].rows("rejected")
+        if graphs + rejected != planned.get(index, graphs + rejected):
+            yield Problem(
+                part_path("graphs", index),
+                f"{graphs} graphs and {rejected} rejected for {planned[index]} rows of the input",
+            )
+        if index not in embedded:
+            yield Problem(part_path("data", index), "no record of the part: the shard was not embedded")
+            continue
+        rows, rejected = embedded[index].rows("data"), embedded[index].rows("rejected")
+        if rows + rejected != graphs:
+            yield Problem(
+                part_path("data", index), f"{rows} rows and {rejected} rejected for {graphs} graphs of the shard"
+            )
+
+
+def _check_strangers(listings: dict[str, dict[str, int | None]], recorded: dict[str, PartFile]) -> Iterator[Problem]:
+    for folder in PART_FOLDERS:
+        for name in sorted(listings[folder]):
+            if name.startswith(TEMPORARY_PREFIX):
+                yield Problem(f"{folder}/{name}", "left by a process that was killed; the next run removes it")
+            elif f"{folder}/{name}" not in recorded:
+                yield Problem(f"{folder}/{name}", "not of this run: no record lists it")
+
+
+class _PartCheck:
+    """Looks into files, one at a time, and remembers what the next ones must agree with."""
+
+    def __init__(self, folder: RunFolder, *, deep: bool) -> None:
+        self._folder = folder
+        self._deep = deep
+        self._format: EmbeddingFormat | None = None
+        self._seen = _SeenRows()
+
+    def files(self, files: Sequence[PartFile]) -> Iterator[Problem]:
+        """Check the files of a record."""
+        for file in files:
+            content = self._folder.read(file.path)
+            if len(content) != file.n_bytes:
+                yield Problem(file.path, f"{len(content)} bytes; {file.n_bytes} were written")
+            elif hashlib.sha256(content).hexdigest() != file.sha256:
+                yield Problem(file.path, "altered: its SHA-256 is not that of what was written")
+            elif file.folder in PART_FOLDERS:
+                yield from self._parquet(file, content)
+
+    def order(self, record: PartRecord, shard: str) -> Iterator[Problem]:
+        """Compare the rows of an embedding part with those of its graph shard."""
+        data = part_path("data", record.index)
+        rejected = [file.path for file in record.files if file.folder == "rejected"]
+        try:
+            expected, found = self._keys(shard), self._keys(data)
+            left_out = {row for path in rejected for row in _as_tuples(self._keys(path))}
+        except WeglError:
+            # Damage is reported where the file is checked.
+            return
+        expected_rows = [row for row in _as_tuples(expected) if row not in left_out]
+        found_rows = _as_tuples(found)
+        if expected_rows != found_rows:
+            pairs = enumerate(zip(expected_rows, found_rows, strict=False))
+            where = next((f"; row {i} is {b} instead of {a}" for i, (a, b) in pairs if a != b), "")
+            yield Problem(
+                data,
+                f"its {len(found_rows)} rows are not the {len(expected_rows)} embedded graphs of {shard}, in order{where}",
+            )
+
+    def _keys(self, path: str) -> pa.Table:
+        with self._folder.parquet(path) as file:
+            return file.read(columns=_KEY_COLUMNS, use_threads=False)
+
+    def _parquet(self, file: PartFile, content: bytes) -> Iterator[Problem]:
+        try:
+            with pq.ParquetFile(pa.BufferReader(content)) as parquet:
+                if parquet.metadata.num_rows != file.rows:
+                    yield Problem(file.path, f"{parquet.metadata.num_rows} rows; its record says {file.rows}")
+                problem = self._columns(file, parquet.schema_arrow)
+                if problem is not None:
+                    yield problem
+                elif self._deep and file.folder != "graphs":
+                    yield from self._rows(file, parquet)
+        except (pa.ArrowException, OSError) as error:
+            yield Problem(file.path, f"not a Parquet file: {str(error).splitlines()[0]}")
+
+    def _columns(self, file: PartFile, schema: pa.Schema) -> Problem | None:
+        if file.folder == "rejected" and not schema.equals(REJECTED_SCHEMA):
+            return Problem(file.path, f"has columns {schema.names}; {REJECTED_SCHEMA.names} are needed")
+        if file.folder == "data":
+            try:
+                found = EmbeddingFormat.from_schema(schema)
+            except ValueError as error:
+                return Problem(file.path, str(error))
+            self._format = self._format or found
+            if not found.fits(self._format):
+                return Problem(file.path, "of another job or model than the parts before it")
+        return None
+
+    def _rows(self, file: PartFile, parquet: pq.ParquetFile) -> Iterator[Problem]:
+        yield from self._seen.add(file.path, parquet.read(columns=_KEY_COLUMNS[1:], use_threads=False))
+        if file.folder != "data":
+            return
+        columns = EmbeddingFormat.from_schema(parquet.schema_arrow).vector_columns
+        for group in range(parquet.num_row_groups):
+            table = parquet.read_row_group(group, columns=columns, use_threads=False)
+            for name in columns:
+                for chunk in table.column(name).chunks:
+                    values = (chunk.flatten() if name == VECTOR_COLUMN else chunk).to_numpy()
+                    if not np.isfinite(values).all():
+                        yield Problem(file.path, f"NaN or infinity in column {name}, row group {group}")
+
+
+class _SeenRows:
+    """Which rows of the input have occurred: disjoint intervals, by source file.
+
+    The parts of a shard cover a range of the input together, so that the intervals stay few.
+    """
+
+    def __init__(self) -> None:
+        self._starts: dict[str, list[int]] = {}
+        self._ends: dict[str, list[int]] = {}
+
+    def add(self, path: str, rows: pa.Table) -> Iterator[Problem]:
+        """Add the rows of a part; report, once a source file, the first that occurred before."""
+        names = rows.column("source_file").combine_chunks().dictionary_encode()
+        numbers = rows.column("source_row").to_numpy()
+        codes = names.indices.to_numpy()
+        order = np.lexsort((numbers, codes))
+        numbers, codes = numbers[order], codes[order]
+        bounds = np.flatnonzero((np.diff(codes, prepend=-1) != 0) | (np.diff(numbers, prepend=-1) != 1))
+        reported: set[str] = set()
+        for start, end in zip(bounds.tolist(), [*bounds[1:].tolist(), len(numbers)], strict=True):
+            name, first, last = names.dictionary[int(codes[start])].as_py(), int(numbers[start]), int(numbers[end - 1])
+            repeated = self._insert(name, first, last + 1)
+            if repeated is not None and name not in reported:
+                reported.add(name)
+                yield Problem(path, f"row {repeated} of {name} occurs a second time")
+
+    def _insert(self, name: str, start: int, end: int) -> int | None:
+        """Add an interval, joined to its neighbours; the first number that was there before, or None."""
+        starts, ends = self._starts.setdefault(name, []), self._ends.setdefault(name, [])
+        i = bisect_right(starts, start)
+        if i and ends[i - 1] > start:
+            return start
+        if i < len(starts) and starts[i] < end:
+            return starts[i]
+        joins_left, joins_right = bool(i) and ends[i - 1] == start, i < len(starts) and starts[i] == end
+        if joins_left and joins_right:
+            ends[i - 1] = ends.pop(i)
+            del starts[i]
+        elif joins_left:
+            ends[i - 1] = end
+        elif joins_right:
+            starts[i] = start
+        else:
+            starts.insert(i, start)
+            ends.insert(i, end)
+        return None
+
+
+def _as_tuples(rows: pa.Table) -> list[tuple[str, str, int]]:
+    return list(zip(*(rows.column(name).to_pylist() for name in _KEY_COLUMNS), strict=True))
