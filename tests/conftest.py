@@ -271,3 +271,52 @@ def run_folder(request, tmp_path):
             return RunFolder(f"memory://runs/{name}")
         case _:
             return RunFolder(f"s3://runs/{name}", request.getfixturevalue("s3_options"))
+
+
+@pytest.fixture(scope="session")
+def plain_graphs():
+    """Strategy for lists of plain graphs with loops and parallel edges; `plain_batch` makes a batch of them."""
+    from hypothesis import strategies as st
+
+    @st.composite
+    def graph(draw):
+        n_nodes = draw(st.integers(1, 6))
+        ends = st.integers(0, n_nodes - 1)
+        edges = draw(st.lists(st.tuples(ends, ends), max_size=10))
+        number = st.integers(-8, 8).map(float)
+        return SimpleNamespace(
+            node_labels=[[draw(st.integers(0, 2)), draw(st.integers(0, 1))] for _ in range(n_nodes)],
+            node_attributes=[[draw(number)] for _ in range(n_nodes)],
+            edges=edges,
+            edge_labels=[[draw(st.integers(0, 3))] for _ in edges],
+            edge_attributes=[[abs(draw(number)), abs(draw(number))] for _ in edges],
+        )
+
+    return st.lists(graph(), max_size=5)
+
+
+@pytest.fixture(scope="session")
+def plain_batch(make_batch):
+    """Build a GraphBatch from a list that `plain_graphs` made."""
+
+    def make(graphs):
+        return make_batch(graphs, node_labels=(3, 2), node_attributes=1, edge_labels=(4,), edge_attributes=2)
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def assert_same_batch():
+    """Compare two batches, value by value; the width of the number types may differ."""
+    from dataclasses import fields
+
+    def check(found, expected):
+        for field in fields(expected):
+            one, two = getattr(found, field.name), getattr(expected, field.name)
+            if isinstance(two, np.ndarray):
+                np.testing.assert_array_equal(one, two, err_msg=field.name, strict=False)
+                assert one.shape == two.shape, field.name
+            else:
+                assert one == two, field.name
+
+    return check
