@@ -416,12 +416,15 @@ def _flat(lists: pa.ListArray, offsets: IntArray, width: int, where: str) -> npt
 @contextmanager
 def _reading(file: ShardFile) -> Iterator[tuple[str, pq.ParquetFile]]:
     """Open a Parquet file, with a name for messages, and turn what goes wrong with it into a `SourceError`."""
-    name = str(getattr(file, "name", file))
+    name = str(file if isinstance(file, str | os.PathLike) else getattr(file, "name", "graph shard in memory"))
     try:
         with _opened(file, "rb") as source, pq.ParquetFile(source, page_checksum_verification=True) as parquet:
             yield name, parquet
-    except (pa.ArrowException, OSError) as error:
-        raise SourceError(f"cannot read the graph shard {name}: {error}") from error
+    except FileNotFoundError as error:
+        raise SourceError(f"there is no graph shard {name}") from error
+    # A damaged footer holds names that are no text.
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+        raise SourceError(f"cannot read the graph shard {name}: {error}; restore it or make it again") from error
 
 
 @contextmanager
