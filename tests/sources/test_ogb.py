@@ -388,7 +388,7 @@ def test_data_set_that_is_not_there_is_downloaded_once(tmp_path, monkeypatch):
     monkeypatch.setenv("no_proxy", "127.0.0.1")
     source = make_source(tmp_path / "root", "ogbg-molhiv", download=True)
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever)
+        thread = threading.Thread(target=server.serve_forever, args=(0.02,))
         thread.start()
         monkeypatch.setattr(ogb, "DOWNLOAD_URL", f"http://127.0.0.1:{server.server_port}")
         assert source.pieces() == ["ogbg-molhiv"]
