@@ -13,8 +13,9 @@ from wegl_dask.graphs import FloatArray, GraphBatch, GraphSchema, IntArray
 from wegl_dask.labelled_graphs import AttributeNames, Vocabularies, labelled_graph
 from wegl_dask.plain_graphs import PlainGraph, UnusableGraphError, join_graphs, naming_graph, plain_graph
 
-_NODE_FIELDS = ("x", "node_categories", "node_attributes")
-_EDGE_FIELDS = ("edge_attr", "edge_categories", "edge_attributes")
+NODE_FIELDS = ("x", "node_categories", "node_attributes")
+EDGE_FIELDS = ("edge_attr", "edge_categories", "edge_attributes")
+"""Fields of torch_geometric graphs that hold features: of either kind, of integers, of real numbers."""
 
 
 def from_edge_lists(
@@ -88,13 +89,13 @@ def pyg_graph(fields: Mapping[str, Any]) -> PlainGraph:
     edge_index = fields.get("edge_index")
     if edge_index is None:
         raise UnusableGraphError("edge_index is missing; a graph without edges has one of shape (2, 0)")
-    edge_features = _arrays(fields, _EDGE_FIELDS)
+    edge_features = _arrays(fields, EDGE_FIELDS)
     if not edge_features:
         edge_features = {name: w.astype(np.float64) for name, w in _arrays(fields, ("edge_weight",)).items()}
     n_nodes = fields.get("num_nodes")
     return plain_graph(
         _to_numpy("edge_index", edge_index),
-        _arrays(fields, _NODE_FIELDS),
+        _arrays(fields, NODE_FIELDS),
         edge_features,
         None if n_nodes is None else int(n_nodes),
     )
@@ -119,15 +120,15 @@ def to_pyg(batch: GraphBatch) -> list[Any]:
     """
     if batch.has_virtual_nodes:
         raise ValueError("virtual nodes have no categories; convert the batch as it was before they were added")
-    torch, data_class = _import_pyg()
+    torch, data_class = import_pyg()
     node_counts, edge_counts = batch.node_counts.tolist(), batch.edge_counts.tolist()
     edge_index = np.stack([batch.edge_source, batch.edge_target]).astype(np.int64)
     columns = {
         "edge_index": torch.tensor(edge_index).split(edge_counts, dim=1),
-        **_pyg_features(torch, _NODE_FIELDS, batch.node_categories, batch.node_attributes, node_counts),
-        **_pyg_features(torch, _EDGE_FIELDS, batch.edge_categories, batch.edge_attributes, edge_counts),
+        **_pyg_features(torch, NODE_FIELDS, batch.node_categories, batch.node_attributes, node_counts),
+        **_pyg_features(torch, EDGE_FIELDS, batch.edge_categories, batch.edge_attributes, edge_counts),
     }
-    if not set(columns) & set(_NODE_FIELDS):
+    if not set(columns) & set(NODE_FIELDS):
         columns["num_nodes"] = node_counts
     return [data_class(**dict(zip(columns, values, strict=True))) for values in zip(*columns.values(), strict=True)]
 
@@ -176,14 +177,33 @@ def from_networkx(
     return join_graphs(plain, vocabularies.schema(names))
 
 
+def import_pyg() -> tuple[ModuleType, type[Any]]:
+    """Import torch and `torch_geometric.data.Data`.
+
+    Raises
+    ------
+    MissingDependencyError
+        If one of them is not installed.
+    """
+    try:
+        with warnings.catch_warnings():
+            # torch_geometric uses what the newest torch advises against, which is nothing the caller can change.
+            warnings.simplefilter("ignore", DeprecationWarning)
+            import torch  # noqa: PLC0415
+            from torch_geometric.data import Data  # noqa: PLC0415
+    except ImportError as error:
+        raise MissingDependencyError.for_extra("torch-geometric", "datasets") from error
+    return torch, Data
+
+
 def _arrays(fields: Mapping[str, Any], names: Sequence[str]) -> dict[str, npt.NDArray[Any]]:
     return {name: _to_numpy(name, fields[name]) for name in names if fields.get(name) is not None}
 
 
 def _to_numpy(name: str, tensor: Any) -> npt.NDArray[Any]:
     try:
-        return np.asarray(tensor.detach().cpu())
-    except (AttributeError, TypeError) as error:
+        return np.asarray(tensor.detach().cpu() if hasattr(tensor, "detach") else tensor)
+    except (TypeError, ValueError) as error:
         raise UnusableGraphError(f"{name} cannot be read as a dense array: {error}") from error
 
 
@@ -199,16 +219,3 @@ def _pyg_features(
     if len(kinds) == 1:
         return {names[0]: kinds[0][1]}
     return dict(kinds)
-
-
-def _import_pyg() -> tuple[ModuleType, type[Any]]:
-    """Import torch and the class of torch_geometric's graphs."""
-    try:
-        with warnings.catch_warnings():
-            # torch_geometric uses what the newest torch advises against, which is nothing the caller can change.
-            warnings.simplefilter("ignore", DeprecationWarning)
-            import torch  # noqa: PLC0415
-            from torch_geometric.data import Data  # noqa: PLC0415
-    except ImportError as error:
-        raise MissingDependencyError.for_extra("torch-geometric", "datasets") from error
-    return torch, Data

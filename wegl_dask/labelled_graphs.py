@@ -3,7 +3,6 @@
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
 from numbers import Integral, Real
 from typing import Any, TypeAlias
 
@@ -67,19 +66,21 @@ class Vocabularies:
     edge: tuple[tuple[Label, ...], ...]
 
     @classmethod
-    def of_graphs(cls, graphs: Sequence[LabelledGraph], names: AttributeNames) -> "Vocabularies":
-        """Collect the values that occur."""
-        return cls(
-            tuple(_distinct(graph.node_labels[i] for graph in graphs) for i in range(len(names.node_labels))),
-            tuple(_distinct(graph.edge_labels[i] for graph in graphs) for i in range(len(names.edge_labels))),
-        )
+    def of_graphs(cls, graphs: Iterable[LabelledGraph], names: AttributeNames) -> "Vocabularies":
+        """Collect the values that occur; the graphs are not kept."""
+        node: list[set[Label]] = [set() for _ in names.node_labels]
+        edge: list[set[Label]] = [set() for _ in names.edge_labels]
+        for graph in graphs:
+            for values, labels in zip(node + edge, graph.node_labels + graph.edge_labels, strict=True):
+                values.update(labels)
+        return cls(tuple(map(sorted_labels, node)), tuple(map(sorted_labels, edge)))
 
     @classmethod
     def merged(cls, parts: Sequence["Vocabularies"]) -> "Vocabularies":
         """Join the vocabularies of several collections of the same features."""
         return cls(
-            tuple(map(_distinct, zip(*(part.node for part in parts), strict=True))),
-            tuple(map(_distinct, zip(*(part.edge for part in parts), strict=True))),
+            tuple(sorted_labels(set().union(*values)) for values in zip(*(part.node for part in parts), strict=True)),
+            tuple(sorted_labels(set().union(*values)) for values in zip(*(part.edge for part in parts), strict=True)),
         )
 
     def schema(self, names: AttributeNames) -> GraphSchema:
@@ -111,7 +112,12 @@ class Vocabularies:
 
 def sorted_labels(values: Iterable[Label]) -> tuple[Label, ...]:
     """Sort distinct values: numbers, ascending, then texts."""
-    return tuple(sorted(values, key=lambda value: (isinstance(value, str), value)))
+    return tuple(sorted(values, key=label_order))
+
+
+def label_order(label: Label) -> tuple[bool, Label]:
+    """Sort key of values: numbers, ascending, then texts."""
+    return isinstance(label, str), label
 
 
 def labelled_graph(graph: Any, names: AttributeNames) -> LabelledGraph:
@@ -209,10 +215,6 @@ def _node_name(node: Any) -> str:
 
 def _edge_name(ends: tuple[Any, Any]) -> str:
     return f"the edge from {ends[0]!r} to {ends[1]!r}"
-
-
-def _distinct(parts: Iterable[Iterable[Label]]) -> tuple[Label, ...]:
-    return sorted_labels(set(chain.from_iterable(parts)))
 
 
 def _numbered(
