@@ -190,9 +190,7 @@ def embed_points(
             else:
                 solved[graph] = True
                 result.entropic[start + graph], result.regularization[start + graph] = entropic, absolute
-        # A graph without a plan is NaN from here on.
-        plans[:, np.repeat(~solved, np.diff(block.offsets))] = np.nan
-        result.phi[start:stop], result.transport_cost[start:stop] = _project(block, reference, costs, plans)
+        result.phi[start:stop], result.transport_cost[start:stop] = _project(block, reference, costs, plans, solved)
     return result
 
 
@@ -220,18 +218,15 @@ def exact_plan(
         for.
     """
     _require_finite(costs)
-    max_iterations = 100_000 + 100 * sum(costs.shape)
-    # The solver takes gains below 2.2e-15 for nothing, whatever the costs: they are scaled to 1 (by a power of two,
-    # which loses no digit), or small ones would be left far from their optimum.
-    exponent = np.frexp(costs.max())[1]
+    max_iterations, factor = _iterations(costs), float(_normalizing_factor(costs.max()))
     plan, _, reference_dual, dual, code = _network_simplex()(
-        reference_weights, weights, np.ldexp(costs, -exponent), max_iterations, 1
+        reference_weights, weights, costs * factor, max_iterations, 1
     )
     if code != OPTIMAL:
         meaning = {0: "infeasible", 2: "unbounded", 3: f"not finished after {max_iterations} iterations"}
         raise PlanError(f"exact solver: {meaning.get(code, f'result code {code}')}")
     _require_marginals(plan, reference_weights, weights, "exact solver")
-    return plan, np.ldexp(reference_dual, exponent), np.ldexp(dual, exponent)
+    return plan, reference_dual / factor, dual / factor
 
 
 def sinkhorn_plan(
@@ -276,14 +271,18 @@ def _solve_exactly(
     """
     network_simplex = _network_simplex()
     solved = np.zeros(len(block.offsets) - 1, dtype=bool)
-    if not len(graphs):
+    # POT's solver ends the process on a graph without points.
+    held = np.flatnonzero(np.diff(block.offsets))
+    if not len(graphs) or not len(held):
         return solved
-    starts = block.offsets[:-1]
-    finite = np.isfinite(np.add.reduceat(costs, starts, axis=1).sum(axis=0))
+    starts = block.offsets[held]
+    largest = np.full(len(solved), np.nan)
+    largest[held] = np.maximum.reduceat(costs.max(axis=0), starts)
+    scaled = costs * np.repeat(_normalizing_factor(largest), np.diff(block.offsets))
     bounds = block.offsets.tolist()
-    for graph in graphs[finite[graphs]].tolist():
+    for graph in graphs[np.isfinite(largest[graphs])].tolist():
         first, last = bounds[graph], bounds[graph + 1]
-        graph_costs = np.ascontiguousarray(costs[:, first:last])
+        graph_costs = np.ascontiguousarray(scaled[:, first:last])
         plan, _, _, _, code = network_simplex(
             reference_weights, block.weights[first:last], graph_costs, _iterations(graph_costs), 1
         )
@@ -291,24 +290,33 @@ def _solve_exactly(
         solved[graph] = code == OPTIMAL
     row_error = np.abs(np.add.reduceat(plans, starts, axis=1) - reference_weights[:, None]).max(axis=0)
     column_error = np.maximum.reduceat(np.abs(plans.sum(axis=0) - block.weights), starts)
-    solved &= (row_error <= MARGINAL_TOLERANCE) & (column_error <= MARGINAL_TOLERANCE)
+    solved[held] &= (row_error <= MARGINAL_TOLERANCE) & (column_error <= MARGINAL_TOLERANCE)
     return solved
 
 
 def _project(
-    block: WeightedPoints, reference: FloatMatrix, costs: FloatMatrix, plans: FloatMatrix
+    block: WeightedPoints,
+    reference: FloatMatrix,
+    costs: FloatMatrix,
+    plans: FloatMatrix,
+    solved: npt.NDArray[np.bool_],
 ) -> tuple[FloatMatrix, FloatMatrix]:
-    """Project the plans of a block: phi, (n_graphs, N * d), and the transport cost, (n_graphs,)."""
+    """Project the plans of a block: phi, (n_graphs, N * d), and the transport cost; NaN for graphs without a plan."""
     n_reference, dimension = reference.shape
+    graph_of_point = np.repeat(np.arange(len(solved)), np.diff(block.offsets))
     bounds = block.offsets.tolist()
-    phi = np.empty((len(bounds) - 1, n_reference, dimension))
+    phi = np.full((len(solved), n_reference, dimension), np.nan)
     scaled = plans * n_reference
-    for graph in range(len(bounds) - 1):
+    for graph in np.flatnonzero(solved).tolist():
         own = slice(bounds[graph], bounds[graph + 1])
         np.matmul(scaled[:, own], block.points[own], out=phi[graph])
     phi -= reference
     phi /= np.sqrt(n_reference)
-    cost: FloatMatrix = np.add.reduceat(np.einsum("jk,jk->k", plans, costs), block.offsets[:-1])
+    # Where there is no plan the costs need not be finite.
+    finite_costs = costs if solved.all() else np.where(solved[graph_of_point], costs, 0.0)
+    by_point = np.einsum("jk,jk->k", plans, finite_costs)
+    cost = np.bincount(graph_of_point, by_point, minlength=len(solved)).astype(np.float64)
+    cost[~solved] = np.nan
     return phi.reshape(len(phi), -1), cost
 
 
@@ -321,6 +329,8 @@ def _solve_carefully(
     regularization: float,
 ) -> tuple[FloatMatrix, bool, float]:
     """Solve by one solver, then by the other: the plan, whether it is entropic, and its regularisation."""
+    if not costs.size:
+        raise PlanError("the graph has no points")
     problems = []
     for entropic in (entropic_first, not entropic_first):
         # Costs of 0 throughout need no regularisation to be solved; any positive one gives the same plan.
@@ -332,6 +342,16 @@ def _solve_carefully(
         except PlanError as error:
             problems.append(str(error))
     raise PlanError("; ".join(dict.fromkeys(problems)))
+
+
+def _normalizing_factor(largest: FloatMatrix) -> FloatMatrix:
+    """Power of two that brings the largest cost of a problem to between 1/2 and 1.
+
+    POT's network simplex takes gains below 2.2e-15 for nothing, whatever the costs: it would leave small costs far from
+    their optimum, and call that optimal. A power of two changes no digit of a cost.
+    """
+    exponents = np.clip(np.frexp(largest)[1], -1000, 1000)
+    return np.asarray(np.ldexp(1.0, -exponents), dtype=np.float64)
 
 
 def _iterations(costs: FloatMatrix) -> int:
