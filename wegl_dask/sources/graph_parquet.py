@@ -1,0 +1,195 @@
+"""Graph shards as input: the folder graphs/ of a run, or any Parquet files of that form."""
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import count, pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from wegl_dask.errors import SourceError
+from wegl_dask.graphs import IntArray, offsets_from_counts
+from wegl_dask.shards import read_shard, summarize_shard
+from wegl_dask.sources._cuts import cut_by_nodes
+from wegl_dask.sources._hashes import hash_file
+from wegl_dask.sources.base import REJECTED_SCHEMA, Cut, LabelSchema, SourcePlan, SourceShard, Unit, fingerprint
+from wegl_dask.sources.paths import expand, is_remote, local_path
+from wegl_dask.spec import GraphParquetTable
+
+_LARGEST_CUT = 1.5
+"""A file of up to this many times the wanted nodes stays one shard, so that a run's shards come out as they are."""
+
+_SAMPLED_FILES = 8
+
+_KIND_OF_TASK = {"classification": "class", "regression": "target", "multitask": "tasks"}
+
+
+@dataclass(frozen=True)
+class GraphParquetSource:
+    """Read graph shards, see `wegl_dask.shards`. Ids, labels, splits and extra columns are kept as stored.
+
+    Attributes
+    ----------
+    table : GraphParquetTable
+    task : str
+        The job's ``task``. "none" leaves the labels out; any other must be what the labels are.
+    """
+
+    table: GraphParquetTable
+    task: str
+
+    def estimated_nodes(self) -> int:
+        """Extrapolate from the first file, the last and some between."""
+        files = self.pieces()
+        sample = np.unique(np.linspace(0, len(files) - 1, _SAMPLED_FILES).astype(int)).tolist()
+        nodes = sum(int(summarize_shard(_shard_file(files[i])).node_counts.sum()) for i in sample)
+        return nodes * len(files) // len(sample)
+
+    def pieces(self) -> Sequence[str]:
+        """List the files."""
+        return expand(self.table.path, (".parquet",))
+
+    def scan(self, piece: str, nodes_per_shard: int) -> dict[str, Any]:
+        """Read a file's schemas and numbers of nodes, and cut it.
+
+        Raises
+        ------
+        SourceError
+            If the file is no graph shard, or has a column that cannot be passed through.
+        """
+        summary = summarize_shard(_shard_file(piece))
+        extra_columns = {name: _alias(piece, name, found) for name, found in summary.extra_columns.items()}
+        return {
+            "file": piece,
+            "hash": hash_file(piece),
+            "units": _cut_row_groups(summary.node_counts, summary.row_group_rows, nodes_per_shard),
+            "content": SourcePlan(summary.schema, summary.labels, extra_columns, ()).to_json(),
+            "has_split": summary.has_split,
+        }
+
+    def plan(self, scans: Sequence[dict[str, Any]]) -> SourcePlan:
+        """Put the cuts of all files in a row.
+
+        Raises
+        ------
+        SourceError
+            If two files have different schemas, or the labels are not what `task` says.
+        """
+        first = scans[0]
+        for scan in scans:
+            _check_alike(first, scan)
+        content = SourcePlan.from_json(first["content"])
+        labels = self._labels(content.labels, first["file"])
+        shards = count()
+        units = tuple(
+            Unit(
+                scan["file"],
+                tuple(
+                    Cut(
+                        next(shards),
+                        stop - start,
+                        {"start": start, "stop": stop},
+                        fingerprint(scan["hash"], f"{start}:{stop}"),
+                    )
+                    for start, stop in cuts
+                ),
+            )
+            for scan in scans
+            for cuts in scan["units"]
+        )
+        return SourcePlan(
+            content.schema, labels, content.extra_columns, units, has_split=any(scan["has_split"] for scan in scans)
+        )
+
+    def read(self, plan: SourcePlan, unit: Unit) -> Iterator[SourceShard]:
+        """Read rows of one file.
+
+        Raises
+        ------
+        SourceError
+            If the file is damaged or is not what it was when it was scanned.
+        """
+        start, stop = unit.cuts[0].where["start"], unit.cuts[-1].where["stop"]
+        stored = read_shard(_shard_file(unit.piece), (start, stop))
+        if stored.graphs.schema != plan.schema:
+            raise SourceError(
+                f"{unit.piece} has other features than when it was scanned: it was changed; restore it or start the "
+                "job afresh with --overwrite"
+            )
+        rows = stored.rows
+        if plan.labels.kind == "none":
+            column = rows.schema.get_field_index("label")
+            rows = rows.set_column(column, "label", pa.nulls(rows.num_rows, plan.labels.arrow_type))
+        for cut in unit.cuts:
+            first, last = cut.where["start"] - start, cut.where["stop"] - start
+            yield SourceShard(
+                cut.shard,
+                stored.graphs.slice(first, last),
+                rows.slice(first, last - first),
+                REJECTED_SCHEMA.empty_table(),
+            )
+
+    def _labels(self, stored: LabelSchema, file: str) -> LabelSchema:
+        if self.task == "none":
+            return LabelSchema()
+        if self.task != "auto" and _KIND_OF_TASK[self.task] != stored.kind:
+            raise SourceError(
+                f'{file} has labels of kind "{stored.kind}", and task = "{self.task}" needs kind '
+                f'"{_KIND_OF_TASK[self.task]}"; set task = "auto" to take them as they are, or "none"'
+            )
+        return stored
+
+
+def _shard_file(piece: str) -> str | Path:
+    return piece if is_remote(piece) else local_path(piece)
+
+
+def _alias(file: str, name: str, found: pa.DataType) -> str:
+    """Name the type of an extra column so that it can be found again."""
+    try:
+        if pa.type_for_alias(str(found)) == found:
+            return str(found)
+    except ValueError:
+        pass
+    raise SourceError(
+        f"{file}: the column {name} is of type {found}, which cannot be passed through; "
+        "take it out, or cast it to text, numbers, booleans or dates"
+    )
+
+
+def _check_alike(first: dict[str, Any], other: dict[str, Any]) -> None:
+    for part, words in (("schema", "features"), ("labels", "labels"), ("extra_columns", "extra columns")):
+        one, two = (json.dumps(scan["content"][part], ensure_ascii=False) for scan in (first, other))
+        if one != two:
+            raise SourceError(
+                f"{first['file']} and {other['file']} differ in their {words}: {one} and {two}; "
+                "the shards of one collection have the same, so read them in separate jobs"
+            )
+
+
+def _cut_row_groups(
+    node_counts: IntArray, row_group_rows: Sequence[int], nodes_per_shard: int
+) -> list[list[tuple[int, int]]]:
+    """Cut a file into units of row ranges, so that no row group is read for two units.
+
+    Row groups are put together up to `_LARGEST_CUT` times `nodes_per_shard`; a larger one is a unit of several cuts.
+    """
+    nodes = offsets_from_counts(node_counts)
+    limit = _LARGEST_CUT * nodes_per_shard
+    units: list[list[tuple[int, int]]] = []
+    start = stop = 0
+    for rows in row_group_rows:
+        if start < stop and nodes[stop + rows] - nodes[start] > limit:
+            units.append([(start, stop)])
+            start = stop
+        stop += rows
+        if nodes[stop] - nodes[start] > limit:
+            boundaries = start + cut_by_nodes(node_counts[start:stop], nodes_per_shard)
+            units.append(list(pairwise(boundaries.tolist())))
+            start = stop
+    if start < stop or not units:
+        units.append([(start, stop)])
+    return units
