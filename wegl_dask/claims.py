@@ -34,7 +34,6 @@ OWN_NAMES = {
 KEYS_WITHOUT_EFFECT = (
     "name",
     "cluster",
-    "train",
     "output.path",
     "output.performance_report",
     "source.download",

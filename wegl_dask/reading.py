@@ -1,5 +1,6 @@
 """Reading the embeddings of a run back as arrays."""
 
+import os
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -95,7 +96,7 @@ class Embeddings:
 
 
 def read_embeddings(
-    path: str,
+    path: str | os.PathLike[str],
     columns: Sequence[str] | None = None,
     *,
     storage_options: Mapping[str, Any] | None = None,
@@ -105,7 +106,7 @@ def read_embeddings(
 
     Parameters
     ----------
-    path : str
+    path : str or path-like
         A run folder or its folder data/: a path or any fsspec URL.
     columns : sequence of str, optional
         The columns to read besides the vector; all by default. An attribute of the result needs its column.
@@ -119,7 +120,7 @@ def read_embeddings(
     WeglError
         If there are no parts, the run has not finished, a part is missing or damaged, or parts do not belong together.
     """
-    data, run = _find_parts(Folder(path, storage_options or {}))
+    data, run = _find_parts(Folder(os.fspath(path), storage_options or {}))
     names = _part_names(data, run, allow_unfinished=allow_unfinished)
     with ThreadPoolExecutor(_READERS) as pool:
         footers = list(pool.map(data.parquet_footer, names))

@@ -230,6 +230,8 @@ class _SeenRows:
 
     def add(self, path: str, rows: pa.Table) -> Iterator[Problem]:
         """Add the rows of a part; report, once a source file, the first that occurred before."""
+        if rows.num_rows == 0:
+            return
         names = rows.column("source_file").combine_chunks().dictionary_encode()
         numbers = rows.column("source_row").to_numpy()
         codes = names.indices.to_numpy()
