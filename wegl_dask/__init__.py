@@ -1,8 +1,32 @@
 """Whole-graph embeddings by linear optimal transport (WEGL), as a distributed batch job on Dask."""
 
-from wegl_dask.errors import WeglError
-from wegl_dask.graphs import GraphBatch, GraphSchema
-from wegl_dask.reading import Embeddings, read_embeddings
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from wegl_dask.version import __version__
 
+if TYPE_CHECKING:
+    from wegl_dask.errors import WeglError
+    from wegl_dask.graphs import GraphBatch, GraphSchema
+    from wegl_dask.reading import Embeddings, read_embeddings
+
 __all__ = ["Embeddings", "GraphBatch", "GraphSchema", "WeglError", "__version__", "read_embeddings"]
+
+_MODULES = {
+    "Embeddings": "reading",
+    "GraphBatch": "graphs",
+    "GraphSchema": "graphs",
+    "WeglError": "errors",
+    "read_embeddings": "reading",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import what is asked for, and no more: the command would otherwise wait for pyarrow and SciPy."""
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -3,27 +3,28 @@
 The descriptions in this module are the documentation: ``wegl-dask run --help`` and the README's table are made of them.
 """
 
-import difflib
-import json
-import re
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, get_args, get_origin
+from typing import Annotated, Any, Literal, Self, get_args
 
 import tomli_w
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
-from pydantic.fields import FieldInfo
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from wegl_dask.errors import JobFileError
+from wegl_dask.job_checks import contradictions
+from wegl_dask.job_errors import explain
+from wegl_dask.job_keys import DocumentedKey, table_keys
 
 NodeFeature = Literal["labels", "degrees", "attributes", "atom_embedding"]
+Text = Annotated[str, Field(min_length=1)]
+Character = Annotated[str, Field(min_length=1, max_length=1)]
 
 
 class Table(BaseModel):
     """A table of the job file: unknown keys are errors, values are not changed after reading."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
 
 class SourceTable(Table):
@@ -45,8 +46,8 @@ class TudTable(SourceTable):
     """A data set of the TU collection, as raw text files or the published zip."""
 
     kind: Literal["tud"]
-    root: str = Field(description="Folder that holds NAME/raw/NAME_A.txt or NAME.zip; any fsspec URL.")
-    name: str = Field(description='Name of the data set, for example "MUTAG".')
+    root: Text = Field(description="Folder that holds NAME/raw/NAME_A.txt or NAME.zip; any fsspec URL.")
+    name: Text = Field(description='Name of the data set, for example "MUTAG".')
     download: bool = Field(True, description="Download the published zip into `root` when the data set is not there.")
 
 
@@ -54,28 +55,26 @@ class OgbTable(SourceTable):
     """A graph property set of the Open Graph Benchmark, from its raw files."""
 
     kind: Literal["ogb"]
-    root: str = Field(description="Folder that holds the data set's folder, such as ogbg_molhiv; any fsspec URL.")
-    name: str = Field(description='Name of the data set, for example "ogbg-molhiv".')
-    split: str | None = Field(None, description="Split to read, a folder of split/; the only one there is if not set.")
+    root: Text = Field(description="Folder that holds the data set's folder, such as ogbg_molhiv; any fsspec URL.")
+    name: Text = Field(description='Name of the data set, for example "ogbg-molhiv".')
+    split: Text | None = Field(None, description="Split to read, a folder of split/; the only one there is if not set.")
     download: bool = Field(True, description="Download the published zip into `root` when the data set is not there.")
 
 
 class LookupTable(Table):
     """A second text file with more columns, matched to the rows by the value of one column. It is held in memory."""
 
-    path: str = Field(description="The file: a path, an fsspec URL or package://NAME/PATH.")
-    on: str = Field("smiles", description="Column that both files have; its text must be equal for a match.")
-    columns: list[str] | None = Field(None, description="Column names of a file without a header line.")
-    delimiter: str = Field(",", min_length=1, max_length=1, description="Character between two columns.")
-    comment: str | None = Field(
-        None, min_length=1, max_length=1, description="Lines that start with this character are passed over."
-    )
+    path: Text = Field(description="The file: a path, an fsspec URL or package://NAME/PATH.")
+    on: Text = Field("smiles", description="Column that both files have; its text must be equal for a match.")
+    columns: list[Text] | None = Field(None, description="Column names of a file without a header line.")
+    delimiter: Character = Field(",", description="Character between two columns.")
+    comment: Character | None = Field(None, description="Lines that start with this character are passed over.")
 
 
 class FileTable(SourceTable):
     """Keys of the sources that read a file, a glob or a folder."""
 
-    path: str | list[str] = Field(
+    path: Text | Annotated[list[Text], Field(min_length=1)] = Field(
         description="A file, a glob, a folder, or a list of them: paths, fsspec URLs or package://NAME/PATH."
     )
 
@@ -83,12 +82,12 @@ class FileTable(SourceTable):
 class MoleculeTable(FileTable):
     """Keys of the sources that featurise molecules."""
 
-    id_column: str | None = Field(
+    id_column: Text | None = Field(
         None, description="Column (SDF: property) that holds the id; the row number if not set."
     )
-    targets: list[str] = Field([], description="Columns (SDF: properties) that hold the labels, in order.")
-    split_column: str | None = Field(None, description="Column (SDF: property) that names the split of the row.")
-    extra_columns: list[str] = Field([], description="Columns (SDF: properties) passed through to the output as text.")
+    targets: list[Text] = Field([], description="Columns (SDF: properties) that hold the labels, in order.")
+    split_column: Text | None = Field(None, description="Column (SDF: property) that names the split of the row.")
+    extra_columns: list[Text] = Field([], description="Columns (SDF: properties) passed through to the output as text.")
     largest_fragment: bool = Field(False, description="Keep the largest fragment of a salt or mixture alone.")
 
 
@@ -96,14 +95,14 @@ class SmilesTable(MoleculeTable):
     """Molecules as SMILES, in .csv, .tsv, .smi, .parquet, the text files also as .gz, .bz2, .xz or .zst."""
 
     kind: Literal["smiles"]
-    smiles_column: str = Field("smiles", description="Column that holds the SMILES.")
-    columns: list[str] | None = Field(
+    smiles_column: Text = Field("smiles", description="Column that holds the SMILES.")
+    columns: list[Text] | None = Field(
         None, description='Column names of a text file without a header; for .smi ["smiles", "id"] if not set.'
     )
-    delimiter: str | None = Field(
-        None, min_length=1, max_length=1, description="Character between two columns; by the file's ending if not set."
+    delimiter: Character | None = Field(
+        None, description="Character between two columns; by the file's ending if not set."
     )
-    encoding: str = Field("utf-8", description="Encoding of the text files; a byte order mark is allowed.")
+    encoding: Text = Field("utf-8", description="Encoding of the text files; a byte order mark is allowed.")
     lookup: LookupTable | None = Field(
         None, description="A second file with more columns, see the table source.lookup."
     )
@@ -128,12 +127,12 @@ class NetworkxTable(FileTable):
     """Graphs in GraphML, GML or node-link JSON files, one graph a file."""
 
     kind: Literal["networkx"]
-    label: str | None = Field(None, description="Graph attribute that holds the label.")
-    split: str | None = Field(None, description="Graph attribute that names the split.")
-    node_labels: list[str] = Field([], description="Node attributes read as categories.")
-    node_attributes: list[str] = Field([], description="Node attributes read as numbers.")
-    edge_labels: list[str] = Field([], description="Edge attributes read as categories.")
-    edge_attributes: list[str] = Field([], description="Edge attributes read as numbers.")
+    label: Text | None = Field(None, description="Graph attribute that holds the label.")
+    split: Text | None = Field(None, description="Graph attribute that names the split.")
+    node_labels: list[Text] = Field([], description="Node attributes read as categories.")
+    node_attributes: list[Text] = Field([], description="Node attributes read as numbers.")
+    edge_labels: list[Text] = Field([], description="Edge attributes read as categories.")
+    edge_attributes: list[Text] = Field([], description="Edge attributes read as numbers.")
 
 
 class GraphParquetTable(FileTable):
@@ -153,6 +152,7 @@ class NodesTable(Table):
 
     features: list[NodeFeature] | None = Field(
         None,
+        min_length=1,
         description="Features of a node, concatenated in this order. If not set: the atom embedding for molecules, else "
         "node labels, else attributes, else degrees.",
     )
@@ -225,7 +225,7 @@ class TransportTable(Table):
 class OutputTable(Table):
     """The run folder."""
 
-    path: str = Field(description="The run folder: a path or any fsspec URL.")
+    path: Text = Field(description="The run folder: a path or any fsspec URL.")
     keep_graphs: bool = Field(True, description="Keep the graph shards when the run is done.")
     dtype: Literal["float32", "float16"] = Field("float32", description="Type of the embedding's entries.")
     layout: Literal["list", "wide"] = Field(
@@ -241,28 +241,22 @@ class ClusterTable(Table):
         "local", description="Processes on this machine, or an existing scheduler."
     )
     workers: int | None = Field(None, ge=1, description="local: number of worker processes; one a core if not set.")
-    memory_limit: str | None = Field(
+    memory_limit: Text | None = Field(
         None, description='local: memory of a worker, such as "800MB"; the machine\'s, divided evenly, if not set.'
     )
-    local_directory: str | None = Field(None, description="local: folder for spilling; the system's if not set.")
-    dashboard_address: str | None = Field(
+    local_directory: Text | None = Field(None, description="local: folder for spilling; the system's if not set.")
+    dashboard_address: Text | None = Field(
         "127.0.0.1:0", description="local: where the dashboard listens; port 0 is any free one."
     )
-    address: str | None = Field(None, description="scheduler: address such as tls://host:8786.")
+    address: Text | None = Field(None, description="scheduler: address such as tls://host:8786.")
     retries: int = Field(2, ge=0, description="Times a shard is tried again after an exception.")
     allowed_failures: int = Field(3, ge=0, description="Workers that may die on a shard before it counts as failed.")
-
-    @model_validator(mode="after")
-    def _address_goes_with_scheduler(self) -> Self:
-        if (self.kind == "scheduler") != (self.address is not None):
-            raise ValueError('cluster.address and cluster.kind = "scheduler" go together: set both or neither')
-        return self
 
 
 class JobSpec(Table):
     """A whole job file."""
 
-    name: str = Field("wegl", min_length=1, description="Name of the job, for people.")
+    name: Text = Field("wegl", description="Name of the job, for people.")
     seed: int = Field(0, ge=0, lt=2**32, description="Seed of everything random in the job.")
     task: Literal["auto", "none", "classification", "regression", "multitask"] = Field(
         "auto", description="What the labels are; found from the data if not set."
@@ -277,12 +271,12 @@ class JobSpec(Table):
     output: OutputTable
     cluster: ClusterTable = ClusterTable()
 
-    @field_validator("source", mode="before")
-    @classmethod
-    def _source_has_a_kind(cls, value: Any) -> Any:
-        if isinstance(value, Mapping) and "kind" not in value:
-            raise ValueError(f"source.kind is missing; it is one of {', '.join(source_kinds())}")
-        return value
+    @model_validator(mode="after")
+    def _keys_go_together(self) -> Self:
+        found = list(contradictions(self))
+        if found:
+            raise ValueError("; ".join(found))
+        return self
 
     @classmethod
     def from_toml(cls, text: str, overrides: Sequence[str] = (), *, where: str = "job file") -> "JobSpec":
@@ -316,7 +310,7 @@ class JobSpec(Table):
         try:
             return cls.model_validate(values)
         except ValidationError as error:
-            raise JobFileError(f"{where}: " + "; ".join(_explain(error))) from error
+            raise JobFileError(f"{where}: {'; '.join(explain(error, cls))}") from error
 
     def to_toml(self) -> str:
         """Write the job out with all defaults filled in; keys without a value are left out."""
@@ -325,60 +319,13 @@ class JobSpec(Table):
 
 def source_kinds() -> tuple[str, ...]:
     """Names allowed for ``source.kind``."""
-    return tuple(_source_tables())
-
-
-def documented_keys() -> Iterator[tuple[str, str, str, str]]:
-    """List every key of the job file as (key, type, default, meaning), in the order of the file."""
-    yield from _keys_of(JobSpec, "")
-
-
-def _source_tables() -> dict[str, type[SourceTable]]:
     tables = get_args(get_args(AnySourceTable)[0])
-    return {get_args(table.model_fields["kind"].annotation)[0]: table for table in tables}
+    return tuple(get_args(table.model_fields["kind"].annotation)[0] for table in tables)
 
 
-def _keys_of(table: type[BaseModel], prefix: str) -> Iterator[tuple[str, str, str, str]]:
-    for name, field in table.model_fields.items():
-        key = f"{prefix}{name}"
-        if key == "source":
-            yield "source.kind", " | ".join(source_kinds()), "required", "Kind of the source."
-            seen = {"kind"}
-            for source in _source_tables().values():
-                for row in _keys_of(source, "source."):
-                    leaf = row[0].removeprefix("source.")
-                    if leaf not in seen:
-                        shared = leaf in SourceTable.model_fields
-                        owners = [k for k, t in _source_tables().items() if leaf.split(".")[0] in t.model_fields]
-                        yield row[0], row[1], row[2], row[3] if shared else f"{', '.join(owners)}: {row[3]}"
-                        seen.add(leaf)
-            continue
-        inner = [
-            a for a in (field.annotation, *get_args(field.annotation)) if isinstance(a, type) and issubclass(a, Table)
-        ]
-        if inner:
-            yield from _keys_of(inner[0], f"{key}.")
-            continue
-        yield key, _type_name(field.annotation), _default_text(field), field.description or ""
-
-
-def _default_text(field: FieldInfo) -> str:
-    if field.is_required():
-        return "required"
-    return "not set" if field.default is None else json.dumps(field.default)
-
-
-def _type_name(annotation: Any) -> str:
-    if annotation is type(None):
-        return "not set"
-    origin, arguments = get_origin(annotation), get_args(annotation)
-    if origin is Literal:
-        return " | ".join(f'"{value}"' for value in arguments)
-    if origin is list:
-        return f"list of {_type_name(arguments[0])}"
-    if arguments:
-        return " | ".join(_type_name(a) for a in arguments if a is not type(None))
-    return {str: "text", int: "integer", float: "number", bool: "true | false"}[annotation]
+def documented_keys() -> list[DocumentedKey]:
+    """List every key of the job file, in the order of the file."""
+    return table_keys(JobSpec)
 
 
 def _assign(values: dict[str, Any], override: str) -> None:
@@ -396,31 +343,6 @@ def _assign(values: dict[str, Any], override: str) -> None:
         if not isinstance(table, dict):
             raise JobFileError(f"--set {override!r}: {parent} is a value in the job file, not a table")
     table[leaf] = value
-
-
-def _explain(error: ValidationError) -> Iterator[str]:
-    kinds = set(source_kinds())
-    for problem in error.errors(include_url=False):
-        path = [str(part) for part in problem["loc"]]
-        if len(path) > 1 and path[0] == "source" and path[1] in kinds:
-            del path[1]
-        path = [part for part in path if not re.search(r"[\[\]()]", part)]
-        key = ".".join(path)
-        match problem["type"]:
-            case "extra_forbidden":
-                known = [row[0] for row in documented_keys()]
-                tables = {k.rpartition(".")[0] for k in known} - {""}
-                near = difflib.get_close_matches(key, [*known, *tables], n=1, cutoff=0.6)
-                yield f"unknown key {key}" + (f"; did you mean {near[0]}?" if near else "")
-            case "missing":
-                yield f"{key} is missing"
-            case "union_tag_invalid":
-                yield f"source.kind is {problem['input'].get('kind')!r}; allowed are {', '.join(source_kinds())}"
-            case "value_error":
-                yield str(problem["ctx"]["error"])
-            case _:
-                message = problem["msg"].removeprefix("Input ").replace("should be", "must be")
-                yield f"{key} = {problem['input']!r}: {message}"
 
 
 def read_job(path: str | Path, overrides: Sequence[str] = ()) -> JobSpec:
