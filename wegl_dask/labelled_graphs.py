@@ -83,6 +83,15 @@ class Vocabularies:
             tuple(sorted_labels(set().union(*values)) for values in zip(*(part.edge for part in parts), strict=True)),
         )
 
+    def to_json(self) -> dict[str, list[list[Label]]]:
+        """Render as JSON values; `from_json` reads them back."""
+        return {"node": list(map(list, self.node)), "edge": list(map(list, self.edge))}
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Sequence[Sequence[Label]]]) -> "Vocabularies":
+        """Read back what `to_json` wrote."""
+        return cls(tuple(map(tuple, values["node"])), tuple(map(tuple, values["edge"])))
+
     def schema(self, names: AttributeNames) -> GraphSchema:
         """Describe the graphs that `number` makes."""
         return GraphSchema(

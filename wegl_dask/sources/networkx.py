@@ -3,7 +3,7 @@
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import PurePosixPath
 from typing import Any
@@ -99,7 +99,7 @@ class NetworkxSource:
                 }
                 for start, stop in pairwise(boundaries)
             ],
-            "vocabularies": asdict(vocabularies),
+            "vocabularies": vocabularies.to_json(),
             "labels": tally_labels(labels),
             "n_graphs": len(labels),
             "n_splits": len(splits) - splits.count(None),
@@ -113,7 +113,7 @@ class NetworkxSource:
         SourceError
             If no graph has the label or the split that is named, or the labels are not what `task` says.
         """
-        vocabularies = Vocabularies.merged([_vocabularies(scan["vocabularies"]) for scan in scans])
+        vocabularies = Vocabularies.merged([Vocabularies.from_json(scan["vocabularies"]) for scan in scans])
         where = (
             f"the graph attribute {self.table.label!r}" if self.table.label else "labels, as source.label is not set"
         )
@@ -133,7 +133,7 @@ class NetworkxSource:
             {},
             (),
             has_split=n_splits > 0,
-            details={"vocabularies": asdict(vocabularies), "classes": classes},
+            details={"vocabularies": vocabularies.to_json(), "classes": list(classes)},
         )
         whole = json.dumps(plan.to_json())
         units = tuple(
@@ -147,7 +147,7 @@ class NetworkxSource:
 
     def read(self, plan: SourcePlan, unit: Unit) -> Iterator[SourceShard]:
         """Read the files of each cut."""
-        vocabularies = _vocabularies(plan.details["vocabularies"])
+        vocabularies = Vocabularies.from_json(plan.details["vocabularies"])
         for cut in unit.cuts:
             rows = (self._collect(plan, vocabularies, file) for file in _files_of(cut.where))
             yield collected_shard(plan, cut.shard, rows)
@@ -207,7 +207,3 @@ def _block(files: Sequence[str]) -> dict[str, Any]:
 
 def _files_of(block: Mapping[str, Any]) -> list[str]:
     return [block["folder"] + name for name in block["names"]]
-
-
-def _vocabularies(values: Mapping[str, Any]) -> Vocabularies:
-    return Vocabularies(tuple(map(tuple, values["node"])), tuple(map(tuple, values["edge"])))

@@ -103,7 +103,7 @@ class PygSource:
         """
         schema = _decide_schema([tally for scan in scans for tally in scan["features"]])
         labels, classes = decide_labels([scan["labels"] for scan in scans], self.task, f"labels y of {self.table.path}")
-        plan = SourcePlan(schema, labels, {}, (), details={"classes": classes})
+        plan = SourcePlan(schema, labels, {}, (), details={"classes": list(classes)})
         whole = json.dumps(plan.to_json())
         shards = count()
         units = tuple(
