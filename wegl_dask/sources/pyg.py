@@ -32,7 +32,7 @@ _Fields: TypeAlias = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class PygSource:
-    """Read files with a list of `Data`, a single `Data`, or the processed form of an `InMemoryDataset`.
+    """Read files with a list of `Data`, a single `Data`, a `Batch`, or the processed form of an `InMemoryDataset`.
 
     A file is one piece, and loaded whole. Which fields are read says `wegl_dask.convert.pyg_graph`; the label is ``y``.
     The features of the collection are those that most graphs with edges have. A vocabulary reaches up to the largest
@@ -188,11 +188,13 @@ def _load(file: str) -> Sequence[Any]:
             return _separate(file, joined if isinstance(joined, Mapping) else joined.to_dict(), slices)
     if isinstance(content, list):
         return content
+    if hasattr(content, "to_data_list"):
+        return list(content.to_data_list())
     if hasattr(content, "to_dict"):
         return [content]
     raise SourceError(
-        f"{file} holds a {type(content).__name__}; needed is a list of torch_geometric Data, one Data, or the processed "
-        "file of an InMemoryDataset"
+        f"{file} holds a {type(content).__name__}; needed is a list of torch_geometric Data, one Data, a Batch, or the "
+        "processed file of an InMemoryDataset"
     )
 
 
