@@ -4,7 +4,7 @@ import functools
 from array import array
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -27,7 +27,8 @@ def graphs_from_smiles(smiles: Iterable[str], *, largest_fragment: bool = False)
     """Featurise molecules given as SMILES.
 
     Nodes, edges and features are those of ``ogb.utils.mol.smiles2graph`` under the same RDKit: atoms in the order of
-    the SMILES, each bond as two edges next to one another, hydrogens as a feature of their atom.
+    the SMILES, each bond as two edges next to one another, hydrogens as a feature of their atom. The stereo of
+    atropisomers, for which OGB has no category, counts as none.
 
     Parameters
     ----------
@@ -69,17 +70,30 @@ def graphs_from_mol_blocks(
     return _featurise(map(_parse_mol_block, mol_blocks), largest_fragment=largest_fragment)
 
 
-def _featurise(parsed: Iterator[Any], *, largest_fragment: bool) -> tuple[GraphBatch, dict[int, str]]:
-    """Build the batch from RDKit molecules, or the reason where there is none."""
+def require_rdkit() -> None:
+    """Raise `MissingDependencyError` if RDKit is not installed."""
+    _rdkit()
+
+
+def _featurise(parsed: Iterator["_Molecule | str"], *, largest_fragment: bool) -> tuple[GraphBatch, dict[int, str]]:
+    """Build the batch from molecules, or the reason where there is none."""
     columns = _Columns(_rdkit())
     rejected: dict[int, str] = {}
     with _rdkit().BlockLogs():
         for index, item in enumerate(parsed):
             if isinstance(item, str):
                 rejected[index] = item
-            else:
-                columns.append(_largest_fragment(item) if largest_fragment else item)
+                continue
+            molecule, has_stereo = item
+            columns.append(_largest_fragment(molecule) if largest_fragment else molecule, has_stereo=has_stereo)
     return columns.to_batch(), rejected
+
+
+class _Molecule(NamedTuple):
+    """RDKit's molecule, and whether its text may say anything about stereo."""
+
+    molecule: Any
+    has_stereo: bool
 
 
 class _Columns:
@@ -118,23 +132,24 @@ class _Columns:
             (self._conjugated.extend, bond.GetIsConjugated),
         )
 
-    def append(self, molecule: Any) -> None:
+    def append(self, molecule: Any, *, has_stereo: bool) -> None:
         """Read the features of one more molecule."""
         n_atoms, n_bonds = molecule.GetNumAtoms(), molecule.GetNumBonds()
         # By index: the iterators of RDKit end in a C++ exception, which costs as much as ten atoms.
         atoms = list(map(molecule.GetAtomWithIdx, range(n_atoms)))
         for extend, getter in self._of_atoms:
             extend(map(getter, atoms))
-        for atom in _matching(molecule, self._rdkit.is_chiral):
-            self._chirality[self._n_atoms + atom.GetIdx()] = atom.GetChiralTag()
         for atom in _matching(molecule, self._rdkit.is_radical):
             self._radicals[self._n_atoms + atom.GetIdx()] = atom.GetNumRadicalElectrons()
         bonds = list(map(molecule.GetBondWithIdx, range(n_bonds)))
         for extend, getter in self._of_bonds:
             extend(map(getter, bonds))
-        for index, kind in enumerate(self._bond_types[self._n_bonds :]):
-            if kind == self._rdkit.double_bond:
-                self._stereo[self._n_bonds + index] = bonds[index].GetStereo()
+        if has_stereo:
+            for atom in _matching(molecule, self._rdkit.is_chiral):
+                self._chirality[self._n_atoms + atom.GetIdx()] = atom.GetChiralTag()
+            for index, stereo in enumerate(map(self._rdkit.Chem.Bond.GetStereo, bonds), self._n_bonds):
+                if stereo:
+                    self._stereo[index] = stereo
         self._atom_counts.append(n_atoms)
         self._bond_counts.append(n_bonds)
         self._n_atoms += n_atoms
@@ -200,8 +215,8 @@ def _largest_fragment(molecule: Any) -> Any:
     return max(fragments, key=chem.Mol.GetNumHeavyAtoms)
 
 
-def _parse_smiles(smiles: str) -> Any:
-    """Return the RDKit molecule, or the reason why there is none."""
+def _parse_smiles(smiles: str) -> _Molecule | str:
+    """Return the molecule, or the reason why there is none."""
     chem = _rdkit().Chem
     if not smiles or smiles.isspace():
         return "the SMILES is empty"
@@ -214,11 +229,13 @@ def _parse_smiles(smiles: str) -> Any:
         unchecked = chem.MolFromSmiles(smiles, sanitize=False)
         problem = "it is not SMILES, or a ring is left open" if unchecked is None else _first_problem(unchecked)
         return f"RDKit cannot parse the SMILES {_shown(smiles)}: {problem}"
-    return molecule if molecule.GetNumAtoms() else "the SMILES is empty"
+    if not molecule.GetNumAtoms():
+        return f"the SMILES {_shown(smiles)} has no atoms"
+    return _Molecule(molecule, has_stereo=any(mark in smiles for mark in "@/\\|"))
 
 
-def _parse_mol_block(mol_block: str) -> Any:
-    """Return the RDKit molecule, or the reason why there is none."""
+def _parse_mol_block(mol_block: str) -> _Molecule | str:
+    """Return the molecule, or the reason why there is none."""
     chem = _rdkit().Chem
     if not mol_block.isascii():
         # The header lines may be in any encoding; the rest of a mol block is ASCII.
@@ -228,7 +245,7 @@ def _parse_mol_block(mol_block: str) -> Any:
         unchecked = chem.MolFromMolBlock(mol_block, sanitize=False)
         problem = "it is not a mol block" if unchecked is None else _first_problem(unchecked)
         return f"RDKit cannot parse the mol block: {problem}"
-    return molecule if molecule.GetNumAtoms() else "the mol block has no atoms"
+    return _Molecule(molecule, has_stereo=True) if molecule.GetNumAtoms() else "the mol block has no atoms"
 
 
 def _first_problem(unchecked: Any) -> str:
@@ -249,7 +266,6 @@ class _RDKit:
     BlockLogs: Any
     is_chiral: Any
     is_radical: Any
-    double_bond: int
     chirality: IntArray
     hybridization: IntArray
     bond_type: IntArray
@@ -277,7 +293,6 @@ def _rdkit() -> _RDKit:
         BlockLogs=BlockLogs,
         is_chiral=rdqueries.HasChiralTagQueryAtom(),
         is_radical=rdqueries.NumRadicalElectronsGreaterQueryAtom(0),
-        double_bond=int(Chem.BondType.DOUBLE),
         chirality=table(
             Chem.ChiralType.values,
             ("CHI_UNSPECIFIED", "CHI_TETRAHEDRAL_CW", "CHI_TETRAHEDRAL_CCW", "CHI_OTHER"),
@@ -285,6 +300,7 @@ def _rdkit() -> _RDKit:
         ),
         hybridization=table(Chem.HybridizationType.values, ("SP", "SP2", "SP3", "SP3D", "SP3D2"), 5),
         bond_type=table(Chem.BondType.values, ("SINGLE", "DOUBLE", "TRIPLE", "AROMATIC"), 4),
+        # OGB has no category for the stereo of atropisomers.
         bond_stereo=table(
             Chem.BondStereo.values,
             ("STEREONONE", "STEREOZ", "STEREOE", "STEREOCIS", "STEREOTRANS", "STEREOANY"),
