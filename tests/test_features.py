@@ -1,3 +1,4 @@
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -51,6 +52,15 @@ def test_labels_are_one_hot_one_block_a_categorical_feature(two_graphs):
     raw = features.raw_matrix(two_graphs)
     assert raw.dtype == np.float64
     np.testing.assert_array_equal(raw.toarray(), expected)
+
+
+def test_large_vocabularies_have_columns_of_their_own_even_where_categories_are_stored_in_two_bytes(make_batch):
+    graph = SimpleNamespace(
+        node_labels=[[5, 19_999]], node_attributes=[[]], edges=[], edge_labels=[], edge_attributes=[]
+    )
+    batch = make_batch([graph], node_labels=(20_000, 20_000))
+    batch = replace(batch, node_categories=batch.node_categories.astype(np.int16))
+    assert layout(batch.schema, "labels").raw_matrix(batch).indices.tolist() == [5, 39_999]
 
 
 def test_degrees_are_one_hot_and_count_no_self_connection(two_graphs):

@@ -81,7 +81,9 @@ class NodeFeatures:
         for position, block in enumerate(self.blocks):
             match block.kind:
                 case "label" | "atom":
-                    columns[:, position] = start + batch.node_categories[:, block.index]
+                    # Not in one step: the categories may be of a type that is too small for the sum.
+                    columns[:, position] = batch.node_categories[:, block.index]
+                    columns[:, position] += start
                 case "degree":
                     columns[:, position] = start + np.minimum(degrees(batch), block.width - 1)
                 case "attribute":
