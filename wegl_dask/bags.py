@@ -1,100 +1,136 @@
-"""Run one stage: a Dask bag of small descriptors, submitted in waves, results handed on as they complete."""
+"""Run one stage: a Dask bag of small descriptors, submitted in waves, handed on as they complete."""
 
+import secrets
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, TypeVar
+from functools import partial
+from typing import TypeVar
 
 import dask.bag
-from distributed import Client, as_completed
+from distributed import Client, Future, as_completed
 from distributed.scheduler import KilledWorker
 
 from wegl_dask.errors import WeglError
 
 Descriptor = TypeVar("Descriptor")
 
-WAVE = 1000
-"""Descriptors in one bag. Two waves are under way at a time, so the scheduler's load does not grow with the data, and
-the graph of a wave stays far under 1 MB."""
+WAVE = 500
+"""Descriptors in one bag: at some hundred bytes each, its graph stays far under 1 MB."""
+
+UNDER_WAY = 4 * WAVE
+"""Descriptors that the scheduler knows of at a time, so that its load does not grow with the data."""
 
 
 class StageError(WeglError):
-    """Some shards of a stage failed, after all retries."""
+    """Some parts of a stage failed after all retries, for a reason that the package has no words for."""
 
 
 def run_stage(
     client: Client,
     stage: str,
-    function: Callable[[Descriptor], list[dict[str, Any]]],
+    function: Callable[[Descriptor], int],
     descriptors: Sequence[Descriptor],
     *,
-    describe: Callable[[Descriptor], str] = str,
     retries: int,
-) -> Iterator[dict[str, Any]]:
+) -> Iterator[tuple[Descriptor, int]]:
     """Apply `function` to every descriptor on the cluster.
 
     Parameters
     ----------
     client : distributed.Client
     stage : str
-        Name of the stage, for messages.
+        Name of the stage, for messages and for Dask's dashboard.
     function : callable
-        From a descriptor to a short list of small results. It runs on a worker, and may run more than once.
+        From a descriptor to a number. It runs on a worker, may run more than once, and leaves its results on storage.
+        A `WeglError` that it raises ends the stage, since it would come again; one that was caused by an error of the
+        system may pass, and is tried again like any other exception.
     descriptors : sequence
-        A few hundred bytes each.
-    describe : callable
-        Names a descriptor in a message.
+        A few hundred bytes each; ``str(descriptor)`` names it in messages.
     retries : int
         Times a descriptor is tried again after an exception.
 
     Yields
     ------
-    dict
-        The results, in the order in which they complete.
+    descriptor
+    int
+        What `function` returned for it; in the order in which they complete.
 
     Raises
     ------
     WeglError
-        The first error that a task raised on purpose, at once; or a `StageError` that lists what failed when everything
-        else was done.
+        The first that a task raised, or that the scheduler is gone, at once; or a `StageError` that lists what failed
+        when everything else was done.
     """
-    failures: list[str] = []
-    completed = as_completed(with_results=False, raise_errors=False, loop=client.loop)
-    position_of: dict[str, int] = {}
+    # Dask names a task after what it is made of. This name is of this call alone, so that no result of an earlier one,
+    # whose files may be gone, is taken for it.
+    attempt = partial(_attempt, function, secrets.token_hex(8))
+    waiting: dict[str, tuple[Future, Descriptor]] = {}
+    failures: list[tuple[Descriptor, BaseException]] = []
+    completed = as_completed(loop=client.loop)
     submitted = 0
     try:
-        while submitted < len(descriptors) or position_of:
-            while submitted < len(descriptors) and len(position_of) <= WAVE:
+        while submitted < len(descriptors) or waiting:
+            while submitted < len(descriptors) and len(waiting) <= UNDER_WAY - WAVE:
                 wave = descriptors[submitted : submitted + WAVE]
-                bag = dask.bag.from_sequence(wave, npartitions=len(wave)).map(function)
+                bag = dask.bag.from_sequence(wave, npartitions=len(wave)).map_partitions(attempt, token=stage)
                 futures = client.compute(bag.to_delayed(), retries=retries)
-                position_of.update({future.key: submitted + i for i, future in enumerate(futures)})
+                waiting.update({future.key: (future, task) for future, task in zip(futures, wave, strict=True)})
                 completed.update(futures)
                 submitted += len(wave)
-            future = next(completed)
-            descriptor = descriptors[position_of.pop(future.key)]
-            if future.status == "finished":
-                for results in future.result():
-                    yield from results
-            else:
-                error = future.exception()
-                if isinstance(error, WeglError):
-                    raise error
-                failures.append(f"{describe(descriptor)}: {_explain(error)}")
-            future.release()
+            batch = completed.next_batch()
+            # Fetched together: one by one, the round trips would limit a large cluster.
+            results = client.gather({future.key: future for future in batch}, errors="skip")
+            for future in batch:
+                _, descriptor = waiting.pop(future.key)
+                match results[future.key]:
+                    case WeglError() as error:
+                        raise error
+                    case int() as result:
+                        yield descriptor, result
+                    case _:
+                        failures.append((descriptor, _failure(future, stage)))
+                future.release()
     finally:
         completed.clear()
+        client.cancel([future for future, _ in waiting.values()])
     if failures:
-        shown = "; ".join(failures[:5])
+        shown = "; ".join(f"{descriptor}: {_explain(error)}" for descriptor, error in failures[:5])
         more = f"; and {len(failures) - 5} more" if len(failures) > 5 else ""
         raise StageError(
             f"{stage}: {len(failures)} of {len(descriptors)} parts failed: {shown}{more}. What was finished stays valid; "
             "run the same job again to make the rest"
+        ) from failures[0][1]
+
+
+def _attempt(function: Callable[[Descriptor], int], call: str, descriptors: Sequence[Descriptor]) -> int | WeglError:
+    """Apply `function` to the only descriptor of a partition; `call` only names it."""
+    del call
+    (descriptor,) = descriptors
+    try:
+        return function(descriptor)
+    except WeglError as error:
+        if isinstance(error.__cause__, OSError):
+            raise
+        # Raised, it would be tried again.
+        return error
+
+
+def _failure(future: Future, stage: str) -> BaseException:
+    """Find out why there is no result."""
+    if future.cancelled():
+        raise WeglError(
+            f"{stage}: the connection to the scheduler was lost. What was finished stays valid; run the same job again "
+            "when the scheduler is there"
         )
+    error: BaseException = future.exception()
+    if isinstance(error, WeglError):
+        raise error
+    return error
 
 
-def _explain(error: BaseException | None) -> str:
+def _explain(error: BaseException) -> str:
     if isinstance(error, KilledWorker):
         return (
             "the workers that tried it died, for want of memory perhaps: raise cluster.memory_limit, or lower "
-            "source.nodes_per_shard or source.max_nodes"
+            "source.nodes_per_shard, source.max_nodes or reference.max_nodes"
         )
     return f"{type(error).__name__}: {error}"

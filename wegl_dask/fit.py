@@ -1,37 +1,30 @@
 """The stages moments, merge, projection, sample and reference: from graph shards to the model."""
 
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
-from typing import Any
+from functools import cached_property, partial
 
-import dask
-import dask.array as da
 import numpy as np
 
-from wegl_dask import tasks
+from wegl_dask import fit_tasks
 from wegl_dask.errors import JobFileError
 from wegl_dask.features import default_features
 from wegl_dask.ingest import ShardCensus
-from wegl_dask.points import NodeEmbedding, NodeSettings, PointEmbedding
-from wegl_dask.projection import Projection, fit_projection
+from wegl_dask.points import NodeEmbedding, NodeSettings
 from wegl_dask.records import PartRecord
-from wegl_dask.reference import barycenter_reference, kmeans_reference, normal_reference, sample_reference
 from wegl_dask.run import Run
-from wegl_dask.saved_model import Model
 from wegl_dask.sources.base import fingerprint
 from wegl_dask.spec import JobSpec
-from wegl_dask.storage import RunFolder
-from wegl_dask.version import NUMERICS_VERSION, __version__
+from wegl_dask.tasks import ShardTask
+from wegl_dask.version import NUMERICS_VERSION
 
 SCATTER_WIDTH = 4096
 """Widest moments whose scatter matrix is taken: 128 MB a shard."""
 
 MERGE_FAN_IN = 16
 
-SAMPLE_ENTRIES = 50_000_000
-"""Float64 entries that the sample for the reference has at most: 400 MB."""
+SAMPLE_ENTRIES = 20_000_000
+"""Float64 entries that the sample for the reference has at most, where N is not so large: 160 MB."""
 
 
 @dataclass(frozen=True)
@@ -44,8 +37,8 @@ class Fit:
         With the choices that the job left open filled in.
     census : ShardCensus
     settings : NodeSettings
-    n_points : int
-        Number N of reference points.
+    n_points, dimension : int
+        Number N of reference points, and number d of coordinates of a point.
     n_graphs, n_nodes : int
         Graphs and points (virtual nodes included) that the statistics are taken from.
     """
@@ -54,6 +47,7 @@ class Fit:
     census: ShardCensus
     settings: NodeSettings
     n_points: int
+    dimension: int
     n_graphs: int
     n_nodes: int
 
@@ -62,7 +56,7 @@ class Fit:
         """Whether only the graphs of the training split count."""
         return self.spec.projection.fit_on == "train"
 
-    @property
+    @cached_property
     def fingerprint(self) -> str:
         """Hash of everything that the model follows from."""
         tables = self.spec.model_dump(
@@ -124,7 +118,15 @@ def prepare_fit(spec: JobSpec, census: ShardCensus) -> Fit:
             "edges": spec.edges.model_copy(update={"features": edge_features}),
         }
     )
-    return Fit(chosen, census, settings, spec.reference.points or n_nodes // n_graphs, n_graphs, n_nodes)
+    return Fit(
+        spec=chosen,
+        census=census,
+        settings=settings,
+        n_points=spec.reference.points or n_nodes // n_graphs,
+        dimension=spec.projection.components or width,
+        n_graphs=n_graphs,
+        n_nodes=n_nodes,
+    )
 
 
 def fit_model(run: Run, fit: Fit) -> PartRecord:
@@ -132,135 +134,61 @@ def fit_model(run: Run, fit: Fit) -> PartRecord:
     if finished := run.finished("reference", {0: fit.fingerprint}):
         return finished[0]
     projection_path = _fit_projection(run, fit)
-    samples = _sample(run, fit, projection_path)
+    _sample(run, fit, projection_path)
     with run.timed("reference"):
         task = partial(
-            write_model, run.folder, fit.spec, fit.settings, n_points=fit.n_points, projection_path=projection_path
+            fit_tasks.write_model,
+            run.folder,
+            fit.spec,
+            fit.settings,
+            n_points=fit.n_points,
+            projection_path=projection_path,
         )
-        descriptor = ReferenceTask(fit.fingerprint, tuple(_sample_file(record) for record in samples.values()))
-        made = run.make("reference", task, [descriptor], n_parts=1, describe=lambda _: "the reference")
-    return made[0]
-
-
-@dataclass(frozen=True)
-class ReferenceTask:
-    """The samples that the reference is computed from: paths and numbers of rows."""
-
-    input_fingerprint: str
-    samples: tuple[tuple[str, int], ...]
-
-
-def write_model(
-    folder: RunFolder,
-    spec: JobSpec,
-    settings: NodeSettings,
-    task: ReferenceTask,
-    *,
-    n_points: int,
-    projection_path: str,
-) -> list[tasks.Record]:
-    """Compute the reference on a worker and write the model."""
-    with folder.recording("reference", 0, task.input_fingerprint) as part:
-        projection = tasks.read_projection(folder, projection_path)
-        model = Model(
-            schema=settings.schema,
-            points=PointEmbedding(settings.build(), projection),
-            reference=_reference(folder, spec, task, projection, n_points),
-            rounding_step=projection.rounding_step,
-            directed=spec.edges.direction == "directed",
-            solver=spec.transport.solver,
-            regularization=spec.transport.regularization,
-            auto_size=spec.transport.auto_size,
-        )
-        description, arrays = model.to_files()
-        part.write_model(_described(description, spec, task.input_fingerprint), arrays)
-        part.note(dimension=model.dimension)
-    return tasks.as_results(part)
-
-
-def _described(description: Mapping[str, Any], spec: JobSpec, input_fingerprint: str) -> dict[str, Any]:
-    """Add to a model's description what it was made by."""
-    job = spec.model_dump(
-        mode="json",
-        include={"seed", "nodes", "edges", "diffusion", "projection", "reference", "transport"},
-        exclude_none=True,
-    )
-    return {
-        **description,
-        "job": job,
-        "fingerprint": input_fingerprint,
-        "numerics_version": NUMERICS_VERSION,
-        "versions": {"wegl_dask": __version__, "numpy": np.__version__},
-    }
-
-
-def _reference(
-    folder: RunFolder, spec: JobSpec, task: ReferenceTask, projection: Projection, n_points: int
-) -> np.ndarray:
-    step, seed = projection.rounding_step, spec.seed
-    if spec.reference.kind == "kmeans":
-        blocks = [
-            da.from_delayed(
-                dask.delayed(_read_points)(folder, path), shape=(rows, projection.dimension), dtype=np.float64
-            )
-            for path, rows in task.samples
-            if rows
-        ]
-        # The mini-batches are a serial chain: here, next to their input, nothing has to be sent about.
-        with dask.config.set(scheduler="synchronous"):
-            return kmeans_reference(
-                da.concatenate(blocks), n_points, epochs=spec.reference.epochs, step=step, seed=seed
-            )
-    if spec.reference.kind == "barycenter":
-        graphs: list[np.ndarray] = []
-        for path, _ in task.samples:
-            arrays = folder.read_arrays(path)
-            graphs += np.split(arrays["points"], np.cumsum(arrays["counts"])[:-1])
-        return barycenter_reference(graphs, n_points, step=step, seed=seed)
-    points = np.concatenate([_read_points(folder, path) for path, _ in task.samples])
-    draw = normal_reference if spec.reference.kind == "normal" else sample_reference
-    return draw(points, n_points, step=step, seed=seed)
-
-
-def _read_points(folder: RunFolder, path: str) -> np.ndarray:
-    return folder.read_arrays(path)["points"]
+        return run.make("reference", task, [fit_tasks.FitTask(fit.fingerprint)])[0]
 
 
 def _fit_projection(run: Run, fit: Fit) -> str:
-    """Take and merge the moments, fit the projection, and keep it in the scratch folder: its path there."""
-    finished = run.finished("projection", {0: fit.fingerprint})
-    if finished:
+    """Take and merge the moments and fit the projection: its path in the scratch folder."""
+    if finished := run.finished("projection", {0: fit.fingerprint}):
         return finished[0].files[0].path
     nodes = fit.settings.build()
     seen = nodes.features.seen_columns(fit.census.categories, fit.census.degrees)
     scatter = _needs_scatter(fit.spec, nodes, seen)
-    train = fit.train
-    how = json.dumps([repr(fit.settings), seen.tolist(), scatter, train, NUMERICS_VERSION])
-    shards = [shard for shard in fit.census.records if fit.counts(shard)[0]]
+    with run.timed("moments"):
+        seen_path = _write_seen(run, seen)
+    how = json.dumps([repr(fit.settings), scatter, fit.train, NUMERICS_VERSION])
     records = run.complete(
         "moments",
-        partial(tasks.shard_moments, run.folder, fit.settings, seen=seen.tolist(), scatter=scatter, train=train),
-        [tasks.ShardTask(shard, fingerprint(fit.census.graph_fingerprint(shard), how)) for shard in shards],
+        partial(
+            fit_tasks.shard_moments, run.folder, fit.settings, seen_path=seen_path, scatter=scatter, train=fit.train
+        ),
+        [
+            ShardTask(shard, fingerprint(fit.census.graph_fingerprint(shard), seen.tobytes(), how))
+            for shard in fit.census.records
+            if fit.counts(shard)[0]
+        ],
     )
     with run.timed("moments"):
-        moments = tasks.read_moments(run.folder, _merge(run, list(records.values())))
+        moments_path = _merge(run, list(records.values()))
     with run.timed("projection"):
-        encoder = nodes.features.encoder
-        encoded = encoder is None or nodes.encodes_before_moments(seen)
-        try:
-            projection = fit_projection(
-                moments,
-                encoder=None if encoded or encoder is None else encoder[seen],
-                columns=seen if encoder is None else None,
-                n_columns=nodes.features.n_features,
-                repeats=nodes.repeats,
-                standardize=fit.spec.projection.standardize,
-                components=fit.spec.projection.components,
-            )
-        except ValueError as error:
-            raise JobFileError(str(error)) from error
-        with run.folder.recording("projection", 0, fit.fingerprint) as part:
-            return part.write_arrays("projection", tasks.projection_arrays(projection)).path
+        projection = fit.spec.projection
+        task = partial(
+            fit_tasks.write_projection,
+            run.folder,
+            fit.settings,
+            moments_path=moments_path,
+            seen_path=seen_path,
+            standardize=projection.standardize,
+            components=projection.components,
+        )
+        record = run.make("projection", task, [fit_tasks.FitTask(fit.fingerprint)])[0]
+    return record.files[0].path
+
+
+def _write_seen(run: Run, seen: np.ndarray) -> str:
+    """Keep the columns that occur where the workers find them; there can be more than a message should hold."""
+    with run.folder.recording("seen", 0, fingerprint(seen.tobytes())) as part:
+        return part.write_arrays("seen", {"seen": seen}).path
 
 
 def _needs_scatter(spec: JobSpec, nodes: NodeEmbedding, seen: np.ndarray) -> bool:
@@ -282,50 +210,45 @@ def _merge(run: Run, records: list[PartRecord]) -> str:
     while True:
         groups = [records[i : i + MERGE_FAN_IN] for i in range(0, len(records), MERGE_FAN_IN)]
         descriptors = [
-            tasks.MergeTask(
+            fit_tasks.MergeTask(
                 first_index + i,
                 fingerprint(*(record.files[0].sha256 for record in group)),
                 tuple(record.files[0].path for record in group),
             )
             for i, group in enumerate(groups)
         ]
-        finished = run.finished("merge", {task.index: task.input_fingerprint for task in descriptors})
-        missing = [task for task in descriptors if task.index not in finished]
-        made = run.make(
-            "merge",
-            partial(tasks.merge_moments, run.folder),
-            missing,
-            n_parts=len(missing),
-            describe=lambda task: f"merge {task.index}",
-        )
-        records = [(finished | made)[task.index] for task in descriptors]
+        done = run.finished("merge", {task.index: task.input_fingerprint for task in descriptors})
+        missing = [task for task in descriptors if task.index not in done]
+        done |= run.make("merge", partial(fit_tasks.merge_moments, run.folder), missing)
+        records = [done[task.index] for task in descriptors]
         if len(records) == 1:
             return records[0].files[0].path
         first_index += len(records)
 
 
-def _sample(run: Run, fit: Fit, projection_path: str) -> dict[int, PartRecord]:
+def _sample(run: Run, fit: Fit, projection_path: str) -> None:
     """Draw nodes (or, for a barycenter, whole graphs) from all shards in proportion to what they hold."""
     by_graph = fit.spec.reference.kind == "barycenter"
     total, wanted = fit.n_nodes, fit.spec.reference.max_nodes
     if by_graph:
         total, wanted = fit.n_graphs, fit.spec.reference.graphs
-    dimension = tasks.read_projection(run.folder, projection_path).dimension
-    wanted = min(total, wanted, max(SAMPLE_ENTRIES // dimension, 50 * fit.n_points))
+    wanted = min(total, wanted, max(SAMPLE_ENTRIES // fit.dimension, 50 * fit.n_points))
     held = np.array([fit.counts(shard)[0 if by_graph else 1] for shard in fit.census.records])
     upto = np.concatenate([[0], np.cumsum(held)]) * wanted // total
-    function = tasks.sample_graphs if by_graph else tasks.sample_nodes
-    descriptors = [
-        tasks.ShardTask(shard, fingerprint(fit.fingerprint, str(count)), int(count))
-        for shard, count in zip(fit.census.records, np.diff(upto), strict=True)
-        if count
-    ]
-    return run.complete(
+    draw = fit_tasks.sample_graphs if by_graph else fit_tasks.sample_nodes
+    run.complete(
         "sample",
-        partial(function, run.folder, fit.settings, projection=projection_path, train=fit.train, seed=fit.spec.seed),
-        descriptors,
+        partial(
+            draw,
+            run.folder,
+            fit.settings,
+            projection_path=projection_path,
+            train=fit.train,
+            seed=fit.spec.seed,
+        ),
+        [
+            fit_tasks.SampleTask(shard, fit.fingerprint, int(count))
+            for shard, count in zip(fit.census.records, np.diff(upto), strict=True)
+            if count
+        ],
     )
-
-
-def _sample_file(record: PartRecord) -> tuple[str, int]:
-    return record.files[0].path, int(record.extra["points"])

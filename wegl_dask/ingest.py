@@ -3,17 +3,18 @@
 import json
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 
 from wegl_dask import tasks
+from wegl_dask.claims import remove_all
 from wegl_dask.errors import JobFileError, SourceError, TooManyRejectedError
 from wegl_dask.records import PartRecord
 from wegl_dask.run import Run
 from wegl_dask.sources import open_source
 from wegl_dask.sources.base import SourcePlan, fingerprint
 from wegl_dask.spec import JobSpec
-from wegl_dask.storage import RunFolder
+from wegl_dask.tasks import shard_fingerprints
 from wegl_dask.version import NUMERICS_VERSION
 
 SHARDS_WANTED = 32
@@ -38,6 +39,11 @@ class ShardCensus:
     def total(self, key: str) -> int:
         """Sum a count over all shards."""
         return sum(int(record.extra[key]) for record in self.records.values())
+
+    @property
+    def n_rows(self) -> int:
+        """Number of input rows."""
+        return sum(cut.n_rows for unit in self.plan.units for cut in unit.cuts)
 
     @property
     def n_rejected(self) -> int:
@@ -86,20 +92,21 @@ def plan_source(run: Run) -> SourcePlan:
     with run.timed("scan"):
         nodes_per_shard = run.spec.source.nodes_per_shard or _shard_size(source.estimated_nodes())
         pieces = source.pieces()
-        descriptors = [tasks.ScanTask(i, piece, fingerprint(piece)) for i, piece in enumerate(pieces)]
-        scan = partial(tasks.scan_piece, run.folder, source, nodes_per_shard)
-        earlier = _read_plan(run.folder)
-        run.make("scan", scan, descriptors, n_parts=len(pieces), describe=lambda task: task.piece)
-        scans = [record.extra["scan"] for record in run.folder.records("scan") if record.index < len(pieces)]
-        plan = source.plan(scans)
+        descriptors = [tasks.ScanTask(i, piece) for i, piece in enumerate(pieces)]
+        records = run.compute("scan", partial(tasks.scan_piece, run.folder, source, nodes_per_shard), descriptors)
+        plan = source.plan([record.extra["scan"] for record in records.values()])
+        # As workers and later runs will read it.
+        values = json.loads(json.dumps(plan.to_json()))
+        plan = SourcePlan.from_json(values)
+        remove_all(run.folder, [record.path for record in records.values()])
         if not plan.units:
             raise SourceError(f"the source holds no graphs: {', '.join(map(str, pieces[:3]))}")
         check_plan(run.spec, plan)
-        if earlier is not None and earlier != plan:
-            raise SourceError(_what_changed(earlier, plan))
+        earlier = run.folder.record("plan", 0)
+        if earlier is not None and earlier.extra["plan"] != values:
+            raise SourceError(_what_changed(SourcePlan.from_json(earlier.extra["plan"]), plan))
         if earlier is None:
-            values = plan.to_json()
-            with run.folder.recording("plan", 0, fingerprint(json.dumps(values, sort_keys=True))) as part:
+            with run.folder.recording("plan", 0, _plan_fingerprint(plan)) as part:
                 part.note(plan=values)
     return plan
 
@@ -129,7 +136,7 @@ def ingest(run: Run, plan: SourcePlan, shards: set[int] | None = None) -> ShardC
     run : Run
     plan : SourcePlan
     shards : set of int, optional
-        Shards whose graphs are needed; all of them by default. For the others the record is enough.
+        Shards whose graphs are needed; all of them by default. Of the others it is enough that they were made.
 
     Raises
     ------
@@ -138,76 +145,69 @@ def ingest(run: Run, plan: SourcePlan, shards: set[int] | None = None) -> ShardC
     """
     spec = run.spec
     with run.timed("ingest"):
-        expected = ingest_inputs(spec, plan)
-        finished = run.finished("ingest", expected)
-        known = known_shards(run, expected) if shards is not None else {}
-        finished = {
-            **{shard: known[shard] for shard in known if shards is not None and shard not in shards},
-            **finished,
-        }
+        expected = shard_fingerprints(plan, [cut for unit in plan.units for cut in unit.cuts], _how(spec))
+        needed = {shard: value for shard, value in expected.items() if shards is None or shard in shards}
+        records = _made_before(run, {shard: expected[shard] for shard in expected.keys() - needed.keys()})
+        records |= run.finished("ingest", needed)
         descriptors = []
         for number, unit in enumerate(plan.units):
-            missing = tuple((cut.shard, expected[cut.shard]) for cut in unit.cuts if cut.shard not in finished)
+            missing = tuple(cut.shard for cut in unit.cuts if cut.shard not in records)
             if missing:
-                descriptors.append(tasks.IngestTask(number, missing))
-        (plan_record,) = run.folder.records("plan")
-        made = run.make(
+                descriptors.append(tasks.IngestTask(number, unit.piece, missing))
+        records |= run.make(
             "ingest",
             partial(
                 tasks.ingest_unit,
                 run.folder,
                 open_source(spec.source, spec.task),
-                plan_fingerprint=plan_record.input_fingerprint,
+                plan_fingerprint=_plan_fingerprint(plan),
+                how=_how(spec),
                 max_nodes=spec.source.max_nodes,
                 directed=spec.edges.direction == "directed",
                 fail=spec.source.on_error == "fail",
             ),
             descriptors,
-            n_parts=sum(len(task.input_fingerprints) for task in descriptors),
-            describe=lambda task: f"{plan.units[task.unit].piece}, shard {task.input_fingerprints[0][0]}",
         )
-        records = finished | made
     census = ShardCensus(plan, {shard: records[shard] for shard in sorted(expected)})
     _check_counts(spec, census)
     return census
 
 
-def ingest_inputs(spec: JobSpec, plan: SourcePlan) -> dict[int, str]:
-    """Fingerprint what each graph shard is made from: its range of the source, and how that is read."""
-    header = json.dumps(replace(plan, units=()).to_json(), sort_keys=True)
+def check_rejected(spec: JobSpec, n_rows: int, reasons: Counter[str]) -> None:
+    """Raise TooManyRejectedError if more of `n_rows` rows were rejected than the job allows."""
+    rejected, allowed = reasons.total(), spec.source.max_rejected_fraction * n_rows
+    if rejected > allowed:
+        shown = "; ".join(f"{count} x {reason}" for reason, count in reasons.most_common(3))
+        raise TooManyRejectedError(
+            f"{rejected} of {n_rows} rows were rejected, and source.max_rejected_fraction = "
+            f"{spec.source.max_rejected_fraction} allows {int(allowed)}: {shown}"
+        )
+
+
+def _how(spec: JobSpec) -> str:
+    """Render what of the job file decides how a range of the source is read."""
     source = spec.source.model_dump(exclude={"max_rejected_fraction", "download", "trust", "root", "path"})
-    how = json.dumps([source, spec.edges.direction, NUMERICS_VERSION], sort_keys=True)
-    return {
-        cut.shard: fingerprint(cut.fingerprint, json.dumps(cut.where, sort_keys=True), header, how)
-        for unit in plan.units
-        for cut in unit.cuts
-    }
+    return json.dumps([source, spec.edges.direction, NUMERICS_VERSION], sort_keys=True)
 
 
-def known_shards(run: Run, expected: Mapping[int, str]) -> dict[int, PartRecord]:
+def _made_before(run: Run, expected: Mapping[int, str]) -> dict[int, PartRecord]:
     """Find the shards that were made before, whether or not their graphs are still there; the rejects must be."""
+    listing = run.folder.listing("rejected")
     records = {
-        record.index: replace(record, files=tuple(file for file in record.files if file.folder != "graphs"))
+        record.index: record
         for record in run.folder.records("ingest")
         if record.input_fingerprint == expected.get(record.index)
+        and all(listing.get(file.name) == file.n_bytes for file in record.files if file.folder == "rejected")
     }
-    listing = run.folder.listing("rejected")
-    whole = {
-        index: record
-        for index, record in records.items()
-        if all(listing.get(file.name) == file.n_bytes for file in record.files)
-    }
-    intact = run.intact("ingest", whole) if run.resumed else whole
-    return {record.index: record for record in run.folder.records("ingest") if record.index in intact}
+    return run.intact("ingest", records, without="graphs")
+
+
+def _plan_fingerprint(plan: SourcePlan) -> str:
+    return fingerprint(json.dumps(plan.to_json(), sort_keys=True))
 
 
 def _shard_size(nodes: int) -> int:
     return min(max(nodes // SHARDS_WANTED, SMALLEST_SHARD), LARGEST_SHARD)
-
-
-def _read_plan(folder: RunFolder) -> SourcePlan | None:
-    records = folder.records("plan")
-    return SourcePlan.from_json(records[0].extra["plan"]) if records else None
 
 
 def _what_changed(earlier: SourcePlan, plan: SourcePlan) -> str:
@@ -231,12 +231,6 @@ def _check_counts(spec: JobSpec, census: ShardCensus) -> None:
             raise SourceError(
                 f"shard {shard} was planned with {rows[shard]} rows and read with {found}: the input changed while it was read"
             )
-    total, rejected = sum(rows.values()), census.n_rejected
-    if rejected > spec.source.max_rejected_fraction * total:
-        reasons = "; ".join(f"{count} x {reason}" for reason, count in census.reasons.most_common(3))
-        raise TooManyRejectedError(
-            f"{rejected} of {total} rows were rejected, and source.max_rejected_fraction = "
-            f"{spec.source.max_rejected_fraction} allows {int(spec.source.max_rejected_fraction * total)}: {reasons}"
-        )
+    check_rejected(spec, census.n_rows, census.reasons)
     if not census.total("graphs"):
-        raise SourceError(f"none of the {total} rows of the source is a graph that can be embedded")
+        raise SourceError(f"none of the {census.n_rows} rows of the source is a graph that can be embedded")

@@ -20,8 +20,9 @@ from distributed import Client
 
 from wegl_dask import tasks
 from wegl_dask.embeddings import EmbeddingFormat
+from wegl_dask.errors import WeglError
 from wegl_dask.fit import Fit, fit_model, prepare_fit
-from wegl_dask.ingest import ShardCensus, ingest, ingest_inputs, known_shards, plan_source
+from wegl_dask.ingest import ShardCensus, check_rejected, ingest, plan_source
 from wegl_dask.progress import Progress
 from wegl_dask.records import PartRecord
 from wegl_dask.run import Run
@@ -102,9 +103,9 @@ def run_job(
     with _claimed(spec, client, overwrite=overwrite, progress=progress) as run:
         census = _needed_graphs(run)
         fit = prepare_fit(spec, census)
+        _check_output(fit)
         model = fit_model(run, fit)
-        records = _embed(run, fit, model)
-        return _finish(run, fit, records)
+        return _finish(run, fit, model, _embed(run, fit, model))
 
 
 def ingest_job(
@@ -125,28 +126,23 @@ def _claimed(
     spec: JobSpec, client: Client, *, overwrite: bool, progress: Callable[[str, int], Progress]
 ) -> Iterator[Run]:
     folder = RunFolder(spec.output.path)
-    with folder.lock():
+    with folder.lock() as lock:
         claim = folder.claim(spec.to_toml(), overwrite=overwrite)
         folder.clean_temporary()
-        yield Run(spec, folder, client, claim.resumed, progress)
+        yield Run(spec, folder, lock, client, claim.resumed, progress)
 
 
 def _needed_graphs(run: Run) -> ShardCensus:
-    """Ingest the shards that are still to be embedded, and those that are to be kept."""
+    """Ingest what is missing: all shards, or those that are still to be embedded where graphs are not kept."""
     plan = plan_source(run)
     if run.spec.output.keep_graphs or not run.resumed:
         return ingest(run, plan)
-    expected = ingest_inputs(run.spec, plan)
-    known = known_shards(run, expected)
-    if len(known) < len(expected):
-        return ingest(run, plan)
-    fit = prepare_fit(run.spec, ShardCensus(plan, known))
+    fit = prepare_fit(run.spec, ingest(run, plan, set()))
     model = run.finished("reference", {0: fit.fingerprint})
     if not model:
         return ingest(run, plan)
     inputs = _embed_inputs(fit, model[0])
-    done = run.finished("embed", inputs)
-    return ingest(run, plan, set(inputs) - set(done))
+    return ingest(run, plan, inputs.keys() - run.finished("embed", inputs).keys())
 
 
 def _embed_inputs(fit: Fit, model: PartRecord) -> dict[int, str]:
@@ -162,59 +158,81 @@ def _model_fingerprint(model: PartRecord) -> str:
     return description.sha256
 
 
-def _embed(run: Run, fit: Fit, model: PartRecord) -> dict[int, PartRecord]:
-    spec, plan = run.spec, fit.census.plan
-    output = EmbeddingFormat(
+def _check_output(fit: Fit) -> None:
+    """Refuse what cannot be written before anything is computed for it."""
+    EmbeddingFormat(
         n_points=fit.n_points,
-        dimension=int(model.extra["dimension"]),
-        labels=plan.labels,
-        extra_columns=plan.extra_columns,
-        dtype=spec.output.dtype,
-        layout=spec.output.layout,
-        metadata={
-            "version": __version__,
-            "numerics_version": NUMERICS_VERSION,
-            "model": _model_fingerprint(model),
-            "seed": spec.seed,
-        },
+        dimension=fit.dimension,
+        labels=fit.census.plan.labels,
+        extra_columns=fit.census.plan.extra_columns,
+        dtype=fit.spec.output.dtype,
+        layout=fit.spec.output.layout,
     )
-    inputs = _embed_inputs(fit, model)
-    return run.complete(
+
+
+def _embed(run: Run, fit: Fit, model: PartRecord) -> dict[int, PartRecord]:
+    spec, inputs = run.spec, _embed_inputs(fit, model)
+    records = run.complete(
         "embed",
-        partial(tasks.embed_shard, run.folder, output, model_fingerprint=_model_fingerprint(model)),
+        partial(
+            tasks.embed_shard,
+            run.folder,
+            model_fingerprint=_model_fingerprint(model),
+            dtype=spec.output.dtype,
+            layout=spec.output.layout,
+            metadata={"version": __version__, "numerics_version": NUMERICS_VERSION, "seed": spec.seed},
+            fail=spec.source.on_error == "fail",
+        ),
         [tasks.ShardTask(shard, input_fingerprint) for shard, input_fingerprint in inputs.items()],
     )
+    reasons = fit.census.reasons
+    for record in records.values():
+        reasons.update(record.extra.get("reasons", {}))
+    check_rejected(spec, fit.census.n_rows, reasons)
+    return records
 
 
-def _finish(run: Run, fit: Fit, records: Mapping[int, PartRecord]) -> RunSummary:
-    notes = _notes(run.spec, fit)
-    if not run.parts_made and run.folder.has_succeeded():
-        return _summary(run, fit.census, notes=notes, fit=fit, records=records)
-    kept = [
-        *run.folder.records("plan"),
-        *run.folder.records("reference"),
-        *fit.census.records.values(),
-        *records.values(),
-    ]
+def _finish(run: Run, fit: Fit, model: PartRecord, records: Mapping[int, PartRecord]) -> RunSummary:
+    summary = _summary(run, fit.census, notes=_notes(run.spec, fit), fit=fit, records=records)
+    plan = run.folder.records("plan")
+    kept = [model, *fit.census.records.values(), *records.values()]
     run.folder.remove_scratch()
-    run.folder.keep_only(kept)
+    run.folder.keep_only([*plan, *kept])
     if not run.spec.output.keep_graphs:
         run.folder.remove_graphs()
-    summary = _summary(run, fit.census, notes=notes, fit=fit, records=records)
-    run.folder.write_manifest(
-        [record for record in kept if record.stage != "plan"],
-        stage_seconds=run.stage_seconds,
-        versions={package: version(package) for package in VERSIONED_PACKAGES if package != "wegl-dask"}
-        | {"wegl-dask": __version__},
-        summary={
-            "rows": summary.rows,
-            "rejected": summary.rejected,
-            "n_points": summary.n_points,
-            "dimension": summary.dimension,
-        },
-    )
-    run.folder.mark_success()
+    if run.parts_made or not run.folder.has_succeeded():
+        if run.spec.output.keep_graphs:
+            _require_undisturbed(run, "ingest", fit.census.records)
+        _require_undisturbed(run, "embed", records)
+        run.folder.write_manifest(
+            kept,
+            stage_seconds=run.stage_seconds,
+            versions={package: version(package) for package in VERSIONED_PACKAGES if package != "wegl-dask"}
+            | {"wegl-dask": __version__},
+            summary={
+                "rows": summary.rows,
+                "rejected": summary.rejected,
+                "n_points": summary.n_points,
+                "dimension": summary.dimension,
+            },
+        )
+        run.folder.mark_success()
     return summary
+
+
+def _require_undisturbed(run: Run, stage: str, records: Mapping[int, PartRecord]) -> None:
+    """Look once more at what is to be called finished.
+
+    A task of a run that was killed may live on, on a worker of an existing scheduler, and write into the folder late.
+    """
+    run.lock.ensure_held()
+    there = run.folder.finished(stage, {index: record.input_fingerprint for index, record in records.items()})
+    changed = [index for index, record in records.items() if index not in there or there[index].files != record.files]
+    if changed:
+        raise WeglError(
+            f"{run.folder.location()}: part {changed[0]} of the stage {stage} was written anew while the job was running "
+            f"({len(changed)} parts in all), by a task of an earlier run perhaps: run the job again, it makes them again"
+        )
 
 
 def _summary(

@@ -17,13 +17,17 @@ if TYPE_CHECKING:
     import dask.array as da
 
 FloatMatrix = npt.NDArray[np.float64]
+FloatVector = npt.NDArray[np.float64]
 ReferenceKind = Literal["kmeans", "normal", "barycenter", "sample"]
 
 BLOCK_ROWS = 16_384
 """Node embeddings in one mini-batch of k-means, where N is not so large that more are needed."""
 
 START_ROWS = 20_000
-"""Node embeddings that the first centres of k-means are found on."""
+"""Node embeddings that the first centres of k-means are found on, likewise."""
+
+HELD_ENTRIES = 4_000_000
+"""Float64 entries of a mini-batch, or of what the first centres are found on, where N is not so large: 32 MB."""
 
 BARYCENTER_ITERATIONS = 50
 
@@ -73,27 +77,32 @@ def kmeans_reference(points: "da.Array", n_points: int, *, epochs: int, step: fl
     from dask_ml.wrappers import Incremental  # noqa: PLC0415
     from sklearn.cluster import KMeans, MiniBatchKMeans  # noqa: PLC0415
 
-    rng = np.random.default_rng(seed)
     n_rows, dimension = points.shape
-    n_start = min(n_rows, max(START_ROWS, 50 * n_points))
-    start = points[np.sort(rng.choice(n_rows, size=n_start, replace=False))].compute()
-    if len(canonical_reference(start, step)) < n_points:
-        start = canonical_reference(points.compute(), step)
+    most_rows = max(1, HELD_ENTRIES // dimension)
+    n_start = min(n_rows, max(min(START_ROWS, most_rows), 20 * n_points))
+    start = points[np.sort(np.random.default_rng(seed).choice(n_rows, size=n_start, replace=False))].compute()
+    if len(_distinct_rows(start, n_points, step)) < n_points:
+        start = np.empty((0, dimension))
+        for block in points.blocks:
+            start = canonical_reference(np.concatenate([start, block.compute()]), step)
         if len(start) < n_points:
             raise TooFewPointsError.of(len(start), n_points)
     first = KMeans(n_points, init="k-means++", n_init=4, max_iter=30, random_state=seed).fit(start)
     clusterer = MiniBatchKMeans(
         n_points, init=first.cluster_centers_, n_init=1, reassignment_ratio=0.0, random_state=seed
     )
-    blocks = points.rechunk((max(BLOCK_ROWS, 8 * n_points), dimension))
+    # Equal blocks: a remainder with fewer rows than centres would be refused.
+    n_blocks = max(1, n_rows // max(min(BLOCK_ROWS, most_rows), 8 * n_points))
+    boundaries = np.arange(n_blocks + 1) * n_rows // n_blocks
+    blocks = points.rechunk((tuple(np.diff(boundaries).tolist()), dimension))
     incremental = Incremental(clusterer, random_state=seed, shuffle_blocks=True)
     for _ in range(epochs):
         incremental.partial_fit(blocks)
-    return _distinct(incremental.estimator_.cluster_centers_, start, step)
+    return _with_distinct_centres(incremental.estimator_.cluster_centers_, start, step)
 
 
-def normal_reference(points: FloatMatrix, n_points: int, *, step: float, seed: int) -> FloatMatrix:
-    """Draw from the normal distribution with the mean and variance that `points`, (n, d), have along each axis.
+def normal_reference(mean: FloatVector, variance: FloatVector, n_points: int, *, step: float, seed: int) -> FloatMatrix:
+    """Draw from the normal distribution with a given mean and variance along each axis, (d,) each.
 
     Returns
     -------
@@ -103,10 +112,10 @@ def normal_reference(points: FloatMatrix, n_points: int, *, step: float, seed: i
     Raises
     ------
     TooFewPointsError
-        If the points do not vary, so that the draws are all alike.
+        If there is so little variance that draws are alike.
     """
     rng = np.random.default_rng(seed)
-    draws = points.mean(axis=0) + points.std(axis=0) * rng.standard_normal((n_points, points.shape[1]))
+    draws = mean + np.sqrt(variance) * rng.standard_normal((n_points, len(mean)))
     return _require_distinct(canonical_reference(draws, step), n_points)
 
 
@@ -118,14 +127,14 @@ def sample_reference(points: FloatMatrix, n_points: int, *, step: float, seed: i
     TooFewPointsError
         If there are not so many.
     """
-    shuffled = points[np.random.default_rng(seed).permutation(len(points))]
+    order = np.random.default_rng(seed).permutation(len(points))
     # The rows are taken in random order until enough of them are distinct.
     taken = n_points
-    while len(chosen := canonical_reference(shuffled[:taken], step)) < n_points:
-        if taken >= len(shuffled):
+    while len(chosen := canonical_reference(points[order[:taken]], step)) < n_points:
+        if taken >= len(points):
             raise TooFewPointsError.of(len(chosen), n_points)
         taken += max(1, n_points - len(chosen))
-    return _require_distinct(chosen[:n_points], n_points)
+    return chosen
 
 
 def barycenter_reference(graphs: Sequence[FloatMatrix], n_points: int, *, step: float, seed: int) -> FloatMatrix:
@@ -154,7 +163,15 @@ def barycenter_reference(graphs: Sequence[FloatMatrix], n_points: int, *, step: 
     return _require_distinct(canonical_reference(points, step), n_points)
 
 
-def _distinct(centres: FloatMatrix, points: FloatMatrix, step: float) -> FloatMatrix:
+def _distinct_rows(points: FloatMatrix, n_wanted: int, step: float) -> FloatMatrix:
+    """Distinct rows of the first ones of `points`: `n_wanted` of them at least, or all there are."""
+    taken = n_wanted
+    while len(chosen := canonical_reference(points[:taken], step)) < n_wanted and taken < len(points):
+        taken *= 2
+    return chosen
+
+
+def _with_distinct_centres(centres: FloatMatrix, points: FloatMatrix, step: float) -> FloatMatrix:
     """Round and sort centres; one that falls together with another is moved to the point farthest from all centres."""
     result = canonical_reference(centres, step)
     while len(result) < len(centres):

@@ -2,25 +2,50 @@
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from distributed import Client
 
 from wegl_dask import tasks
 from wegl_dask.bags import run_stage
+from wegl_dask.claims import MAX_REQUESTS
+from wegl_dask.errors import WeglError
+from wegl_dask.locks import Lock
 from wegl_dask.progress import Progress
 from wegl_dask.records import PartRecord
 from wegl_dask.spec import JobSpec
 from wegl_dask.storage import RunFolder
-from wegl_dask.tasks import Record
-
-Descriptor = TypeVar("Descriptor")
 
 _log = logging.getLogger(__name__)
+
+
+class Task(Protocol):
+    """Descriptor of one task: some hundred bytes that say which parts it makes, and of what."""
+
+    @property
+    def indices(self) -> tuple[int, ...]:
+        """Indices of the parts that it makes."""
+
+
+class PartTask(Task, Protocol):
+    """Descriptor of a task that makes one part."""
+
+    @property
+    def index(self) -> int:
+        """Index of the part."""
+
+    @property
+    def input_fingerprint(self) -> str:
+        """Hash of everything the part is made from."""
+
+
+AnyTask = TypeVar("AnyTask", bound=Task)
+AnyPartTask = TypeVar("AnyPartTask", bound=PartTask)
 
 
 @dataclass
@@ -31,7 +56,9 @@ class Run:
     ----------
     spec : JobSpec
     folder : RunFolder
-        Locked and claimed.
+        Claimed for the job.
+    lock : Lock
+        Of the folder, held.
     client : distributed.Client
     resumed : bool
         Parts of an earlier run may be there; their bytes are checked before they are used.
@@ -45,6 +72,7 @@ class Run:
 
     spec: JobSpec
     folder: RunFolder
+    lock: Lock
     client: Client
     resumed: bool
     progress: Callable[[str, int], Progress]
@@ -60,67 +88,72 @@ class Run:
         self.stage_seconds[stage] = round(self.stage_seconds.get(stage, 0.0) + seconds, 3)
 
     def finished(self, stage: str, expected: Mapping[int, str]) -> dict[int, PartRecord]:
-        """Find the parts that are whole and made from what they would be made from now."""
+        """Find the parts that are whole and made from what they would be made from now, by index."""
         found = self.folder.finished(stage, expected)
         return self.intact(stage, found) if self.resumed else found
 
-    def intact(self, stage: str, records: Mapping[int, PartRecord]) -> dict[int, PartRecord]:
-        """Keep the records whose files hold the bytes that were written, checked on the workers."""
-        check = partial(tasks.check_part, self.folder)
-        values = [record.to_json() for record in records.values()]
-        kept = {
-            int(record["index"])
-            for record in run_stage(
-                self.client,
-                f"check of {stage}",
-                check,
-                values,
-                describe=lambda value: f"part {value['index']}",
-                retries=0,
-            )
-        }
-        for index in sorted(set(records) - kept):
+    def intact(self, stage: str, records: Mapping[int, PartRecord], *, without: str = "") -> dict[int, PartRecord]:
+        """Keep the records whose files hold the bytes that were written, checked on the workers.
+
+        The files in the subfolder `without` are not looked at.
+        """
+        descriptors = [tasks.CheckTask(stage, index, without) for index in records]
+        checked = run_stage(
+            self.client, f"check-{stage}", partial(tasks.check_part, self.folder), descriptors, retries=self._retries
+        )
+        altered = sorted(task.index for task, is_intact in checked if not is_intact)
+        for index in altered:
             _log.warning("%s: part %d was altered after it was written; it is made again", stage, index)
-        return {index: record for index, record in records.items() if index in kept}
+        return {index: record for index, record in records.items() if index not in set(altered)}
+
+    def compute(
+        self, stage: str, function: Callable[[AnyTask], int], descriptors: Sequence[AnyTask]
+    ) -> dict[int, PartRecord]:
+        """Run tasks on the cluster and show the progress: the records that they wrote, by index."""
+        if not descriptors:
+            return {}
+        self.lock.ensure_held()
+        done: list[int] = []
+        with self.progress(stage, sum(len(task.indices) for task in descriptors)) as progress:
+            for task, n_graphs in run_stage(self.client, stage, function, descriptors, retries=self._retries):
+                done += task.indices
+                progress.update(len(task.indices), n_graphs)
+        return self._read_records(stage, sorted(done))
 
     def make(
-        self,
-        stage: str,
-        function: Callable[[Descriptor], list[Record]],
-        descriptors: Sequence[Descriptor],
-        *,
-        n_parts: int,
-        describe: Callable[[Descriptor], str],
+        self, stage: str, function: Callable[[AnyTask], int], descriptors: Sequence[AnyTask]
     ) -> dict[int, PartRecord]:
-        """Make parts on the cluster and show the progress: their records by index."""
-        made: dict[int, PartRecord] = {}
-        if not descriptors:
-            return made
-        if not self.parts_made:
+        """Make parts of the run: their records by index. From here on the run is not finished."""
+        if descriptors and not self.parts_made:
             self.folder.unmark_success()
-        with self.progress(stage, n_parts) as progress:
-            results = run_stage(
-                self.client, stage, function, descriptors, describe=describe, retries=self.spec.cluster.retries
-            )
-            for values in results:
-                record = PartRecord.from_json(values)
-                made[record.index] = record
-                self.parts_made += 1
-                progress.update(1, record.extra.get("graphs", record.rows("data")))
+        made = self.compute(stage, function, descriptors)
+        self.parts_made += len(made)
         return made
 
     def complete(
-        self,
-        stage: str,
-        function: Callable[[tasks.ShardTask], list[Record]],
-        descriptors: Sequence[tasks.ShardTask],
+        self, stage: str, function: Callable[[AnyPartTask], int], descriptors: Sequence[AnyPartTask]
     ) -> dict[int, PartRecord]:
-        """Make the parts of a stage that are missing: the records of all, in order of the shards."""
+        """Make the parts of a stage that are missing: the records of all, in the order of `descriptors`."""
         with self.timed(stage):
-            finished = self.finished(stage, {task.shard: task.input_fingerprint for task in descriptors})
-            missing = [task for task in descriptors if task.shard not in finished]
-            made = self.make(
-                stage, function, missing, n_parts=len(missing), describe=lambda task: f"shard {task.shard}"
-            )
-            records = finished | made
-        return {task.shard: records[task.shard] for task in descriptors}
+            records = self.finished(stage, {task.index: task.input_fingerprint for task in descriptors})
+            records |= self.make(stage, function, [task for task in descriptors if task.index not in records])
+        return {task.index: records[task.index] for task in descriptors}
+
+    @property
+    def _retries(self) -> int:
+        return self.spec.cluster.retries
+
+    def _read_records(self, stage: str, indices: Iterable[int]) -> dict[int, PartRecord]:
+        """Read records that tasks have just written. They do not come with the tasks' results: they can be large."""
+
+        def read(index: int) -> PartRecord:
+            record = self.folder.record(stage, index)
+            if record is None:
+                raise WeglError(
+                    f"{self.folder.location()}: the record of part {index} of the stage {stage} is not there, although a "
+                    "worker has written it. All workers and this machine must see the same folder: see output.path"
+                )
+            return record
+
+        with ThreadPoolExecutor(MAX_REQUESTS) as pool:
+            return {record.index: record for record in pool.map(read, indices)}

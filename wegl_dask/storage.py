@@ -48,6 +48,7 @@ from wegl_dask.records import (
     PartRecord,
     PartRecorder,
     json_bytes,
+    record_path,
 )
 from wegl_dask.version import NUMERICS_VERSION
 
@@ -124,6 +125,10 @@ class RunFolder(Folder):
         with ThreadPoolExecutor(MAX_REQUESTS) as pool:
             found = [record for record in pool.map(self._read_record, paths) if record is not None]
         return sorted(found, key=lambda record: (record.stage, record.index))
+
+    def record(self, stage: str, index: int) -> PartRecord | None:
+        """Read one record; None where it is not there or not whole."""
+        return self._read_record(record_path(stage, index))
 
     def finished(
         self, stage: str, expected_inputs: Mapping[int, str], *, check_hashes: bool = False

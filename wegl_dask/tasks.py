@@ -1,13 +1,15 @@
-"""What a worker does with one piece, unit or shard, stage by stage: small arguments in, files on storage, a record out.
+"""What a worker does with one piece, unit or shard: a small descriptor in, files and a record on storage.
 
-Every function opens its input on storage by itself and returns the records of what it wrote, a few hundred bytes each.
+Every function opens its input on storage by itself, and returns no more than the number of graphs it made.
+The tasks that lead to the model are in `wegl_dask.fit_tasks`.
 """
 
 import io
+import json
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
@@ -15,21 +17,17 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from wegl_dask.embeddings import EmbeddingFormat, EmbeddingRows
-from wegl_dask.errors import SourceError
+from wegl_dask.embeddings import Dtype, EmbeddingFormat, EmbeddingRows, Layout
+from wegl_dask.errors import SourceError, WeglError
 from wegl_dask.features import degrees
 from wegl_dask.graphs import GraphBatch
-from wegl_dask.points import NodeSettings, PointEmbedding
-from wegl_dask.projection import Moments, Projection
-from wegl_dask.records import PartRecord, PartRecorder, part_path
+from wegl_dask.model_files import MODEL_JSON
+from wegl_dask.records import part_path
 from wegl_dask.saved_model import Model
-from wegl_dask.shards import Shard, ingest_shard, read_shard, write_shard
-from wegl_dask.sources.base import REJECTED_SCHEMA, Source, SourcePlan, Unit
+from wegl_dask.shards import ROW_COLUMNS, Shard, ingest_shard, read_shard, write_shard
+from wegl_dask.sources.base import REJECTED_SCHEMA, Cut, Source, SourcePlan, Unit, fingerprint
 from wegl_dask.storage import RunFolder
 from wegl_dask.transport import Embeddings
-
-Record = dict[str, Any]
-"""A `PartRecord` as JSON values."""
 
 
 @dataclass(frozen=True)
@@ -38,49 +36,66 @@ class ScanTask:
 
     index: int
     piece: str
-    input_fingerprint: str
+
+    @property
+    def indices(self) -> tuple[int, ...]:
+        """Index of its record."""
+        return (self.index,)
+
+    def __str__(self) -> str:
+        return self.piece
 
 
 @dataclass(frozen=True)
 class IngestTask:
-    """The shards of one unit of the plan that are to be made: their indices, and what each is made from."""
+    """The shards of one unit of the plan that are to be made."""
 
     unit: int
-    input_fingerprints: tuple[tuple[int, str], ...]
+    piece: str
+    indices: tuple[int, ...]
+
+    def __str__(self) -> str:
+        several = len(self.indices) > 1
+        return f"{self.piece}, shard{'s' * several} {self.indices[0]}{f' to {self.indices[-1]}' * several}"
+
+
+@dataclass(frozen=True)
+class CheckTask:
+    """The files of one part to be compared with their record; those in the subfolder `without` do not matter."""
+
+    stage: str
+    index: int
+    without: str = ""
 
 
 @dataclass(frozen=True)
 class ShardTask:
-    """One graph shard for one stage.
+    """One part of one stage, of one graph shard where there is nothing else said.
 
     Attributes
     ----------
-    shard : int
+    index : int
     input_fingerprint : str
         Hash of everything the part is made from.
-    count : int
-        Of the sample: how many nodes (or graphs) of the shard are wanted.
     """
-
-    shard: int
-    input_fingerprint: str
-    count: int = 0
-
-
-@dataclass(frozen=True)
-class MergeTask:
-    """Some moments files to be merged into one."""
 
     index: int
     input_fingerprint: str
-    paths: tuple[str, ...]
+
+    @property
+    def indices(self) -> tuple[int, ...]:
+        """Index of the part."""
+        return (self.index,)
+
+    def __str__(self) -> str:
+        return f"shard {self.index}"
 
 
-def scan_piece(folder: RunFolder, source: Source, nodes_per_shard: int, task: ScanTask) -> list[Record]:
+def scan_piece(folder: RunFolder, source: Source, nodes_per_shard: int, task: ScanTask) -> int:
     """Scan one piece of the source and keep the result as a record."""
-    with folder.recording("scan", task.index, task.input_fingerprint) as part:
+    with folder.recording("scan", task.index, fingerprint(task.piece)) as part:
         part.note(scan=source.scan(task.piece, nodes_per_shard))
-    return as_results(part, leave_out="scan")
+    return 0
 
 
 def ingest_unit(
@@ -89,10 +104,11 @@ def ingest_unit(
     task: IngestTask,
     *,
     plan_fingerprint: str,
+    how: str,
     max_nodes: int | None,
     directed: bool,
     fail: bool,
-) -> list[Record]:
+) -> int:
     """Read one unit of the source and write its graph shards and its rejects.
 
     Raises
@@ -101,19 +117,15 @@ def ingest_unit(
         If the unit cannot be read, or `fail` is set and a row of it is rejected.
     """
     plan = _plan(folder, plan_fingerprint)
-    inputs = dict(task.input_fingerprints)
-    whole = plan.units[task.unit]
-    unit = Unit(whole.piece, tuple(cut for cut in whole.cuts if cut.shard in inputs))
-    records: list[Record] = []
+    whole, wanted = plan.units[task.unit], set(task.indices)
+    unit = Unit(whole.piece, tuple(cut for cut in whole.cuts if cut.shard in wanted))
+    inputs = shard_fingerprints(plan, unit.cuts, how)
+    n_graphs = 0
     for source_shard in source.read(plan, unit):
         with folder.recording("ingest", source_shard.shard, inputs[source_shard.shard]) as part:
             shard = ingest_shard(source_shard, max_nodes=max_nodes, directed=directed)
-            if fail and shard.rejected.num_rows:
-                row = shard.rejected.slice(0, 1).to_pylist()[0]
-                raise SourceError(
-                    f"{row['source_file']}, row {row['source_row']} (id {row['graph_id']}): {row['reason']}; "
-                    'source.on_error = "reject" would go on without it'
-                )
+            if fail:
+                _refuse_rejects(shard.rejected)
             buffer = io.BytesIO()
             write_shard(buffer, shard.graphs, shard.rows, plan.labels)
             part.write("graphs", buffer.getvalue(), rows=shard.graphs.n_graphs)
@@ -126,71 +138,45 @@ def ingest_unit(
                 parallel_edges_merged=shard.repairs.parallel_edges_merged,
                 reverse_edges_added=shard.repairs.reverse_edges_added,
             )
-        records += as_results(part)
-    return records
+        n_graphs += shard.graphs.n_graphs
+    return n_graphs
 
 
-def shard_moments(
-    folder: RunFolder, settings: NodeSettings, task: ShardTask, *, seen: Sequence[int], scatter: bool, train: bool
-) -> list[Record]:
-    """Take the moments of one shard's node embeddings."""
-    with folder.recording("moments", task.shard, task.input_fingerprint) as part:
-        graphs = _fit_graphs(_read_shard(folder, task.shard), train=train)
-        moments = settings.build().moments(graphs, np.asarray(seen, dtype=np.int64), scatter=scatter)
-        part.write_arrays("moments", _moments_arrays(moments))
-    return as_results(part)
+def shard_fingerprints(plan: SourcePlan, cuts: Iterable[Cut], how: str) -> dict[int, str]:
+    """Fingerprint what each graph shard is made from: its range of the source, the plan's head, and how it is read."""
+    head = json.dumps(replace(plan, units=()).to_json(), sort_keys=True)
+    return {cut.shard: fingerprint(cut.fingerprint, json.dumps(cut.where, sort_keys=True), head, how) for cut in cuts}
 
 
-def merge_moments(folder: RunFolder, task: MergeTask) -> list[Record]:
-    """Merge moments in the order given."""
-    with folder.recording("merge", task.index, task.input_fingerprint) as part:
-        first, *others = (read_moments(folder, path) for path in task.paths)
-        for other in others:
-            first = first.merge(other)
-        part.write_arrays("merge", _moments_arrays(first))
-    return as_results(part)
+def embed_shard(
+    folder: RunFolder,
+    task: ShardTask,
+    *,
+    model_fingerprint: str,
+    dtype: Dtype,
+    layout: Layout,
+    metadata: Mapping[str, Any],
+    fail: bool,
+) -> int:
+    """Embed one shard: write the part, and the graphs that no solver could do to the rejects.
 
-
-def sample_nodes(
-    folder: RunFolder, settings: NodeSettings, task: ShardTask, *, projection: str, train: bool, seed: int
-) -> list[Record]:
-    """Draw some of one shard's points, each as likely as any other, without repeats."""
-    with folder.recording("sample", task.shard, task.input_fingerprint) as part:
-        chosen = [np.empty((0, read_projection(folder, projection).dimension))]
-        graphs = _fit_graphs(_read_shard(folder, task.shard), train=train)
-        n_points = graphs.n_nodes + settings.virtual_node * graphs.n_graphs
-        wanted = np.sort(np.random.default_rng([seed, task.shard]).choice(n_points, size=task.count, replace=False))
-        first = 0
-        for points, _ in _point_blocks(folder, settings, projection, graphs):
-            here = wanted[(wanted >= first) & (wanted < first + len(points))] - first
-            chosen.append(points[here])
-            first += len(points)
-        part.write_arrays("sample", {"points": np.concatenate(chosen)})
-        part.note(points=task.count)
-    return as_results(part)
-
-
-def sample_graphs(
-    folder: RunFolder, settings: NodeSettings, task: ShardTask, *, projection: str, train: bool, seed: int
-) -> list[Record]:
-    """Draw some of one shard's graphs, each as likely as any other, and keep their points."""
-    with folder.recording("sample", task.shard, task.input_fingerprint) as part:
-        graphs = _fit_graphs(_read_shard(folder, task.shard), train=train)
-        rng = np.random.default_rng([seed, task.shard])
-        wanted = np.sort(rng.choice(graphs.n_graphs, size=task.count, replace=False))
-        blocks = list(_point_blocks(folder, settings, projection, graphs.take(wanted)))
-        points = np.concatenate([points for points, _ in blocks])
-        counts = np.concatenate([np.diff(offsets) for _, offsets in blocks])
-        part.write_arrays("sample", {"points": points, "counts": counts})
-        part.note(points=len(points))
-    return as_results(part)
-
-
-def embed_shard(folder: RunFolder, output: EmbeddingFormat, task: ShardTask, *, model_fingerprint: str) -> list[Record]:
-    """Embed one shard: write the part, and the graphs that no solver could do to the rejects."""
-    with folder.recording("embed", task.shard, task.input_fingerprint) as part:
-        shard = _read_shard(folder, task.shard)
+    Raises
+    ------
+    SourceError
+        If `fail` is set and there is such a graph.
+    """
+    with folder.recording("embed", task.index, task.input_fingerprint) as part:
+        shard = read_graphs(folder, task.index)
         model = _model(folder, model_fingerprint)
+        output = EmbeddingFormat(
+            n_points=model.n_points,
+            dimension=model.dimension,
+            labels=shard.labels,
+            extra_columns={field.name: str(field.type) for field in shard.rows.schema if field.name not in ROW_COLUMNS},
+            dtype=dtype,
+            layout=layout,
+            metadata={**metadata, "model": model_fingerprint},
+        )
         failed: list[pa.Table] = []
         solved: Counter[str] = Counter()
 
@@ -207,97 +193,59 @@ def embed_shard(folder: RunFolder, output: EmbeddingFormat, task: ShardTask, *, 
                 yield EmbeddingRows.of(rows, counts, embeddings, kept)
                 start = stop
 
-        part.write("data", lambda file: output.write(file, blocks()))
+        written = part.write("data", lambda file: output.write(file, blocks()))
         if failed:
             rejected = pa.concat_tables(failed)
+            if fail:
+                _refuse_rejects(rejected)
             part.write("rejected", _parquet_bytes(rejected), rows=rejected.num_rows, tag="embed")
             part.note(reasons=_reasons(rejected))
         part.note(solved={name: count for name, count in solved.items() if count}, dimension=model.dimension)
-    return as_results(part)
+    return written.rows
 
 
-def check_part(folder: RunFolder, record: Record) -> list[Record]:
-    """Hand the record back if its files hold the bytes that were written, and nothing otherwise."""
-    return [record] if folder.part_is_intact(PartRecord.from_json(record)) else []
+def check_part(folder: RunFolder, task: CheckTask) -> int:
+    """Say whether the files of a part hold the bytes that were written: 1 or 0."""
+    record = folder.record(task.stage, task.index)
+    if record is None:
+        return 0
+    files = tuple(file for file in record.files if file.folder != task.without)
+    return int(folder.part_is_intact(replace(record, files=files)))
 
 
-def read_moments(folder: RunFolder, path: str) -> Moments:
-    """Read moments that a task wrote."""
-    arrays = folder.read_arrays(path)
-    return Moments(int(arrays["count"]), arrays["mean"], arrays["deviations"])
+def read_graphs(folder: RunFolder, shard: int) -> Shard:
+    """Read a graph shard of the run."""
+    return read_shard(io.BytesIO(folder.read(part_path("graphs", shard))))
 
 
-def projection_arrays(projection: Projection) -> dict[str, np.ndarray]:
-    """Render a projection as arrays for `read_projection`."""
-    arrays = {
-        "mean": projection.mean,
-        "scale": projection.scale,
-        "variances": projection.variances,
-        "total_variance": np.array(projection.total_variance),
-    }
-    return arrays if projection.components is None else {**arrays, "components": projection.components}
+def is_train(rows: pa.Table) -> np.ndarray:
+    """Mark the graphs of the training split: bool, (n_graphs,)."""
+    return np.array([name == "train" for name in rows.column("split").to_pylist()], dtype=bool)
 
 
 @lru_cache(maxsize=2)
-def read_projection(folder: RunFolder, path: str) -> Projection:
-    """Read what `projection_arrays` rendered."""
-    arrays = folder.read_arrays(path)
-    return Projection(
-        arrays["mean"],
-        arrays["scale"],
-        arrays.get("components"),
-        arrays["variances"],
-        float(arrays["total_variance"]),
-    )
-
-
-def as_results(part: PartRecorder, leave_out: str = "") -> list[Record]:
-    """Render the record of a finished part as a task's results."""
-    if part.record is None:
-        raise ValueError("the part is not finished")
-    return [{key: value for key, value in part.record.to_json().items() if key != leave_out}]
-
-
-@lru_cache(maxsize=2)
-def _plan(folder: RunFolder, fingerprint: str) -> SourcePlan:  # noqa: ARG001  the fingerprint keys the cache
-    (record,) = folder.records("plan")
+def _plan(folder: RunFolder, plan_fingerprint: str) -> SourcePlan:
+    record = folder.record("plan", 0)
+    if record is None or record.input_fingerprint != plan_fingerprint:
+        raise _taken_over(folder)
     return SourcePlan.from_json(record.extra["plan"])
 
 
 @lru_cache(maxsize=2)
-def _model(folder: RunFolder, fingerprint: str) -> Model:  # noqa: ARG001  the fingerprint keys the cache
+def _model(folder: RunFolder, model_fingerprint: str) -> Model:
+    if folder.sha256(MODEL_JSON) != model_fingerprint:
+        raise _taken_over(folder)
     return Model.from_files(*folder.read_model())
 
 
-def _read_shard(folder: RunFolder, shard: int) -> Shard:
-    return read_shard(io.BytesIO(folder.read(part_path("graphs", shard))))
-
-
-def _fit_graphs(shard: Shard, *, train: bool) -> GraphBatch:
-    if not train:
-        return shard.graphs
-    return shard.graphs.take(np.flatnonzero(_is_train(shard.rows)))
-
-
-def _is_train(rows: pa.Table) -> np.ndarray:
-    return np.array([name == "train" for name in rows.column("split").to_pylist()], dtype=bool)
-
-
-def _point_blocks(
-    folder: RunFolder, settings: NodeSettings, projection: str, graphs: GraphBatch
-) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    embedding = PointEmbedding(settings.build(), read_projection(folder, projection))
-    for block in graphs.blocks(max(1, 4_000_000 // embedding.nodes.width)):
-        yield embedding.evaluate(block)
-
-
-def _moments_arrays(moments: Moments) -> dict[str, np.ndarray]:
-    return {"count": np.array(moments.count), "mean": moments.mean, "deviations": moments.deviations}
+def _taken_over(folder: RunFolder) -> WeglError:
+    """Describe what a worker sees that still works for a run that was killed, when the next has begun."""
+    return WeglError(f"{folder.location()} was cleared or became another job's while a task of this one was running")
 
 
 def _census(graphs: GraphBatch, rows: pa.Table) -> dict[str, Any]:
     """Count what later stages need to know of a shard without opening it."""
-    train = _is_train(rows)
+    train = is_train(rows)
     node_degrees = degrees(graphs)
     return {
         "graphs": graphs.n_graphs,
@@ -311,6 +259,14 @@ def _census(graphs: GraphBatch, rows: pa.Table) -> dict[str, Any]:
         ],
         "degrees": np.unique(node_degrees).tolist(),
     }
+
+
+def _refuse_rejects(rejected: pa.Table) -> None:
+    for row in rejected.slice(0, 1).to_pylist():
+        raise SourceError(
+            f"{row['source_file']}, row {row['source_row']} (id {row['graph_id']}): {row['reason']}; "
+            'source.on_error = "reject" would go on without it'
+        )
 
 
 def _reasons(rejected: pa.Table) -> dict[str, int]:

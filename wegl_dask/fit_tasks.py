@@ -1,0 +1,321 @@
+"""What a worker does on the way from graph shards to the model: moments, projection, samples, reference.
+
+As in `wegl_dask.tasks`, a task gets a small descriptor and leaves its results in the run folder.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import dask
+import dask.array as da
+import numpy as np
+
+from wegl_dask.errors import JobFileError
+from wegl_dask.graphs import GraphBatch, IntArray
+from wegl_dask.points import NodeSettings, PointEmbedding
+from wegl_dask.projection import Moments, Projection, fit_projection
+from wegl_dask.records import PartRecord
+from wegl_dask.reference import barycenter_reference, kmeans_reference, normal_reference, sample_reference
+from wegl_dask.saved_model import Model
+from wegl_dask.shards import Shard
+from wegl_dask.sources.base import fingerprint
+from wegl_dask.spec import JobSpec, ReferenceTable
+from wegl_dask.storage import RunFolder
+from wegl_dask.tasks import ShardTask, is_train, read_graphs
+from wegl_dask.version import NUMERICS_VERSION, __version__
+
+BLOCK_ENTRIES = 4_000_000
+"""Float64 entries of node rows that are held at a time: 32 MB."""
+
+
+@dataclass(frozen=True)
+class MergeTask:
+    """Some moments files to be merged into one."""
+
+    index: int
+    input_fingerprint: str
+    paths: tuple[str, ...]
+
+    @property
+    def indices(self) -> tuple[int, ...]:
+        """Index of the merged part."""
+        return (self.index,)
+
+    def __str__(self) -> str:
+        return f"merge {self.index}"
+
+
+@dataclass(frozen=True)
+class SampleTask:
+    """A number of nodes (or graphs) to be drawn from one shard, for the fit of a fingerprint."""
+
+    index: int
+    fit_fingerprint: str
+    count: int
+
+    @property
+    def indices(self) -> tuple[int, ...]:
+        """Index of the shard."""
+        return (self.index,)
+
+    @property
+    def input_fingerprint(self) -> str:
+        """Hash of everything the sample is made from."""
+        return fingerprint(self.fit_fingerprint, str(self.count))
+
+    def __str__(self) -> str:
+        return f"shard {self.index}"
+
+
+@dataclass(frozen=True)
+class FitTask:
+    """The fit of the whole collection, by its fingerprint."""
+
+    input_fingerprint: str
+    indices: tuple[int, ...] = (0,)
+
+    def __str__(self) -> str:
+        return "the whole collection"
+
+
+def shard_moments(
+    folder: RunFolder, settings: NodeSettings, task: ShardTask, *, seen_path: str, scatter: bool, train: bool
+) -> int:
+    """Take the moments of one shard's node embeddings."""
+    with folder.recording("moments", task.index, task.input_fingerprint) as part:
+        graphs = _fit_graphs(read_graphs(folder, task.index), train=train)
+        seen = folder.read_arrays(seen_path)["seen"]
+        moments = settings.build().moments(graphs, seen, scatter=scatter)
+        part.write_arrays("moments", _moments_arrays(moments))
+    return graphs.n_graphs
+
+
+def merge_moments(folder: RunFolder, task: MergeTask) -> int:
+    """Merge moments in the order given; two are in memory at a time."""
+    with folder.recording("merge", task.index, task.input_fingerprint) as part:
+        merged = _read_moments(folder, task.paths[0])
+        for path in task.paths[1:]:
+            merged = merged.merge(_read_moments(folder, path))
+        part.write_arrays("merge", _moments_arrays(merged))
+    return 0
+
+
+def write_projection(
+    folder: RunFolder,
+    settings: NodeSettings,
+    task: FitTask,
+    *,
+    moments_path: str,
+    seen_path: str,
+    standardize: bool,
+    components: int | None,
+) -> int:
+    """Fit the projection.
+
+    Raises
+    ------
+    JobFileError
+        If the node embeddings vary in fewer directions than components are asked for.
+    """
+    nodes = settings.build()
+    seen, encoder = folder.read_arrays(seen_path)["seen"], nodes.features.encoder
+    is_encoded = encoder is None or nodes.encodes_before_moments(seen)
+    with folder.recording("projection", 0, task.input_fingerprint) as part:
+        try:
+            projection = fit_projection(
+                _read_moments(folder, moments_path),
+                encoder=None if is_encoded or encoder is None else encoder[seen],
+                columns=seen if encoder is None else None,
+                n_columns=nodes.features.n_features,
+                repeats=nodes.repeats,
+                standardize=standardize,
+                components=components,
+            )
+        except ValueError as error:
+            raise JobFileError(str(error)) from error
+        arrays = {
+            "mean": projection.mean,
+            "scale": projection.scale,
+            "variances": projection.variances,
+            "total_variance": np.array(projection.total_variance),
+        }
+        if projection.components is not None:
+            arrays["components"] = projection.components
+        part.write_arrays("projection", arrays)
+    return 0
+
+
+def sample_nodes(
+    folder: RunFolder, settings: NodeSettings, task: SampleTask, *, projection_path: str, train: bool, seed: int
+) -> int:
+    """Draw some of one shard's points, each as likely as any other, without repeats."""
+    with folder.recording("sample", task.index, task.input_fingerprint) as part:
+        projection = _projection(folder, projection_path, task.fit_fingerprint)
+        chosen = [np.empty((0, projection.dimension))]
+        graphs = _fit_graphs(read_graphs(folder, task.index), train=train)
+        n_points = graphs.n_nodes + settings.virtual_node * graphs.n_graphs
+        wanted = np.sort(np.random.default_rng([seed, task.index]).choice(n_points, size=task.count, replace=False))
+        first = 0
+        for points, _ in _point_blocks(settings, projection, graphs):
+            here = wanted[(wanted >= first) & (wanted < first + len(points))] - first
+            chosen.append(points[here])
+            first += len(points)
+        part.write_arrays("sample", {"points": np.concatenate(chosen)})
+        part.note(drawn=task.count, points=task.count)
+    return 0
+
+
+def sample_graphs(
+    folder: RunFolder, settings: NodeSettings, task: SampleTask, *, projection_path: str, train: bool, seed: int
+) -> int:
+    """Draw some of one shard's graphs, each as likely as any other, and keep their points."""
+    with folder.recording("sample", task.index, task.input_fingerprint) as part:
+        projection = _projection(folder, projection_path, task.fit_fingerprint)
+        graphs = _fit_graphs(read_graphs(folder, task.index), train=train)
+        rng = np.random.default_rng([seed, task.index])
+        wanted = np.sort(rng.choice(graphs.n_graphs, size=task.count, replace=False))
+        blocks = list(_point_blocks(settings, projection, graphs.take(wanted)))
+        points = np.concatenate([points for points, _ in blocks])
+        counts = np.concatenate([np.diff(offsets) for _, offsets in blocks])
+        part.write_arrays("sample", {"points": points, "counts": counts})
+        part.note(drawn=task.count, points=len(points))
+    return task.count
+
+
+def write_model(
+    folder: RunFolder, spec: JobSpec, settings: NodeSettings, task: FitTask, *, n_points: int, projection_path: str
+) -> int:
+    """Compute the reference from the samples and write the model.
+
+    Parameters
+    ----------
+    folder : RunFolder
+    spec : JobSpec
+        With the choices filled in that the job left to the data.
+    settings : NodeSettings
+    task : FitTask
+    n_points : int
+        Number N of reference points.
+    projection_path : str
+        What `write_projection` wrote.
+
+    Raises
+    ------
+    TooFewPointsError
+        If the graphs have fewer than N distinct node embeddings.
+    """
+    with folder.recording("reference", 0, task.input_fingerprint) as part:
+        projection = _projection(folder, projection_path, task.input_fingerprint)
+        model = Model(
+            schema=settings.schema,
+            points=PointEmbedding(settings.build(), projection),
+            reference=_reference(folder, spec.reference, task, projection, n_points=n_points, seed=spec.seed),
+            rounding_step=projection.rounding_step,
+            directed=spec.edges.direction == "directed",
+            solver=spec.transport.solver,
+            regularization=spec.transport.regularization,
+            auto_size=spec.transport.auto_size,
+        )
+        description, arrays = model.to_files()
+        part.write_model(_described(description, spec, task.input_fingerprint), arrays)
+        part.note(dimension=model.dimension)
+    return 0
+
+
+def _described(description: Mapping[str, Any], spec: JobSpec, input_fingerprint: str) -> dict[str, Any]:
+    """Add to a model's description what it was made by."""
+    job = spec.model_dump(
+        mode="json",
+        include={"seed", "nodes", "edges", "diffusion", "projection", "reference", "transport"},
+        exclude_none=True,
+    )
+    return {
+        **description,
+        "job": job,
+        "fingerprint": input_fingerprint,
+        "numerics_version": NUMERICS_VERSION,
+        "versions": {"wegl_dask": __version__, "numpy": np.__version__},
+    }
+
+
+def _reference(
+    folder: RunFolder, table: ReferenceTable, task: FitTask, projection: Projection, *, n_points: int, seed: int
+) -> np.ndarray:
+    step = projection.rounding_step
+    samples = _samples(folder, task)
+    paths = [record.files[0].path for record in samples]
+    if table.kind == "kmeans":
+        blocks = [
+            da.from_delayed(
+                dask.delayed(_read_points)(folder, path),
+                shape=(int(record.extra["points"]), projection.dimension),
+                dtype=np.float64,
+            )
+            for path, record in zip(paths, samples, strict=True)
+        ]
+        # The mini-batches are a serial chain: here, next to their input, nothing has to be sent about.
+        with dask.config.set(scheduler="synchronous"):
+            return kmeans_reference(da.concatenate(blocks), n_points, epochs=table.epochs, step=step, seed=seed)
+    if table.kind == "barycenter":
+        graphs: list[np.ndarray] = []
+        for path in paths:
+            arrays = folder.read_arrays(path)
+            graphs += np.split(arrays["points"], np.cumsum(arrays["counts"])[:-1])
+        return barycenter_reference(graphs, n_points, step=step, seed=seed)
+    if table.kind == "normal":
+        moments = Moments.none(projection.dimension, scatter=False)
+        for path in paths:
+            moments = moments.merge(Moments.of(_read_points(folder, path), scatter=False))
+        return normal_reference(moments.mean, moments.deviations / moments.count, n_points, step=step, seed=seed)
+    points = np.concatenate([_read_points(folder, path) for path in paths])
+    return sample_reference(points, n_points, step=step, seed=seed)
+
+
+def _samples(folder: RunFolder, task: FitTask) -> Sequence[PartRecord]:
+    """Find the samples of this fit, in the order of the shards."""
+    return [
+        record
+        for record in folder.records("sample")
+        if record.input_fingerprint == fingerprint(task.input_fingerprint, str(record.extra["drawn"]))
+    ]
+
+
+def _read_points(folder: RunFolder, path: str) -> np.ndarray:
+    return folder.read_arrays(path)["points"]
+
+
+def _fit_graphs(shard: Shard, *, train: bool) -> GraphBatch:
+    if not train:
+        return shard.graphs
+    return shard.graphs.take(np.flatnonzero(is_train(shard.rows)))
+
+
+def _point_blocks(
+    settings: NodeSettings, projection: Projection, graphs: GraphBatch
+) -> Iterator[tuple[np.ndarray, IntArray]]:
+    embedding = PointEmbedding(settings.build(), projection)
+    for block in graphs.blocks(max(1, BLOCK_ENTRIES // embedding.nodes.width)):
+        yield embedding.evaluate(block)
+
+
+@lru_cache(maxsize=2)
+def _projection(folder: RunFolder, path: str, fit_fingerprint: str) -> Projection:  # noqa: ARG001  keys the cache
+    arrays = folder.read_arrays(path)
+    return Projection(
+        arrays["mean"],
+        arrays["scale"],
+        arrays.get("components"),
+        arrays["variances"],
+        float(arrays["total_variance"]),
+    )
+
+
+def _read_moments(folder: RunFolder, path: str) -> Moments:
+    arrays = folder.read_arrays(path)
+    return Moments(int(arrays["count"]), arrays["mean"], arrays["deviations"])
+
+
+def _moments_arrays(moments: Moments) -> dict[str, np.ndarray]:
+    return {"count": np.array(moments.count), "mean": moments.mean, "deviations": moments.deviations}
