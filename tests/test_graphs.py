@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sklearn.model_selection import train_test_split
 
 from wegl_dask.graphs import (
     VIRTUAL,
@@ -97,6 +98,28 @@ def test_blocks_put_together_are_the_batch_and_each_is_as_large_as_allowed(
 def test_slices_share_memory_with_the_batch(batch_of):
     batch = batch_of(graph(3, [(0, 1)]), graph(2, [(1, 0)]))
     assert np.shares_memory(batch.slice(1, 2).node_attributes, batch.node_attributes)
+
+
+@laws
+@given(data=st.data())
+def test_a_batch_is_a_sequence_of_its_graphs(data, plain_graphs, plain_batch, assert_same_batch):
+    graphs = data.draw(plain_graphs)
+    batch = plain_batch(graphs)
+    assert len(batch) == len(graphs)
+    for found, expected in zip(batch, graphs, strict=True):
+        assert_same_batch(found, plain_batch([expected]))
+    chosen = data.draw(st.slices(len(graphs)))
+    assert_same_batch(batch[chosen], plain_batch(graphs[chosen]))
+    if graphs:
+        assert_same_batch(batch[-1], plain_batch(graphs[-1:]))
+    with pytest.raises(IndexError):
+        batch[len(graphs)]
+
+
+def test_scikit_learn_splits_a_batch(batch_of):
+    batch = batch_of(*(graph(n) for n in range(1, 9)))
+    train, test = train_test_split(batch, test_size=0.25, shuffle=False)
+    assert [int(part.n_nodes) for part in (*train, *test)] == [1, 2, 3, 4, 5, 6, 7, 8]
 
 
 def test_global_edges_are_numbered_through_the_batch(batch_of):
@@ -252,6 +275,8 @@ def test_real_data_are_symmetric_already(name, real_data):
         (graph(2, attributes=[1.0, float("nan")]), "node 1, attribute 0 is not finite: nan"),
         (graph(2, attributes=[float("-inf"), 1.0]), "node 0, attribute 0 is not finite: -inf"),
         (graph(2, [(0, 1)], edge_attributes=[float("inf")]), "edge 0, attribute 0 is not finite: inf"),
+        (graph(2, attributes=[1.0, 3.5e38]), "node 1, attribute 0 is not finite as float32: 3.5e+38"),
+        (graph(2, [(0, 1)], edge_attributes=[1e300]), "edge 0, attribute 0 is not finite as float32: 1e+300"),
         (graph(2, [(0, 1)], edge_attributes=[-0.5]), "edge 0, attribute 0 is negative: -0.5"),
     ],
 )

@@ -42,6 +42,8 @@ class GraphBatch:
     Edge ends are numbered within their graph, from 0. An edge (s, t) makes s a neighbour of t; an undirected edge is
     listed in both directions. Arrays are not changed in place.
 
+    A batch is a sequence of its graphs, each a batch of one graph, so that scikit-learn can split it.
+
     Attributes
     ----------
     schema : GraphSchema
@@ -82,6 +84,15 @@ class GraphBatch:
             found = getattr(self, name).shape
             if found != shape:
                 raise ValueError(f"{name} has shape {found}; {shape} is needed for these offsets and this schema")
+
+    def __len__(self) -> int:
+        return self.n_graphs
+
+    def __getitem__(self, index: int | slice) -> "GraphBatch":
+        chosen = range(self.n_graphs)[index]
+        if isinstance(chosen, range):
+            return self.slice(chosen.start, chosen.stop) if chosen.step == 1 and chosen else self.take(chosen)
+        return self.slice(chosen, chosen + 1)
 
     @property
     def n_graphs(self) -> int:
@@ -258,7 +269,8 @@ def find_invalid(batch: GraphBatch, *, max_nodes: int | None = None) -> dict[int
     -------
     dict of int to str
         Graph index, ascending, to the first reason found, in the order: no nodes, too many nodes, an edge to a node
-        that is not there, a category outside the vocabulary, a feature that is not finite, a negative edge feature.
+        that is not there, a category outside the vocabulary, a feature that is not finite (as float32, in which graphs
+        are stored and embedded), a negative edge feature.
     """
     reasons: dict[int, str] = {}
     for faults in (
@@ -270,6 +282,15 @@ def find_invalid(batch: GraphBatch, *, max_nodes: int | None = None) -> dict[int
         for graph, reason in faults:
             reasons.setdefault(graph, reason)
     return dict(sorted(reasons.items()))
+
+
+def in_single_precision(batch: GraphBatch) -> GraphBatch:
+    """Round the attributes to float32, in which graphs are stored, so that none is embedded in any other form."""
+    return replace(
+        batch,
+        node_attributes=batch.node_attributes.astype(np.float32, copy=False),
+        edge_attributes=batch.edge_attributes.astype(np.float32, copy=False),
+    )
 
 
 def canonical_edges(batch: GraphBatch, *, directed: bool = False) -> tuple[GraphBatch, EdgeRepairs]:
@@ -343,43 +364,52 @@ def _size_faults(batch: GraphBatch, max_nodes: int | None) -> Iterator[tuple[int
 
 
 def _edge_end_faults(batch: GraphBatch) -> Iterator[tuple[int, str]]:
-    counts, owner = batch.node_counts, batch.edge_graph()
-    limit = counts[owner]
+    counts = batch.node_counts
+    limit = np.repeat(counts, batch.edge_counts)
     for name, ends in (("source", batch.edge_source), ("target", batch.edge_target)):
-        for graph, edge in _first_of_each_graph(owner, (ends < 0) | (ends >= limit)):
+        for graph, edge in _first_of_each_graph(batch.edge_offsets, (ends < 0) | (ends >= limit)):
             where = f"edge {edge - batch.edge_offsets[graph]}"
             yield graph, f"{where} has {name} {ends[edge]}; the graph has nodes 0 to {counts[graph] - 1}"
 
 
 def _category_faults(batch: GraphBatch) -> Iterator[tuple[int, str]]:
     schema = batch.schema
-    for kind, owner, offsets, categories, sizes in (
-        ("node", batch.node_graph(), batch.node_offsets, batch.node_categories, schema.node_category_counts),
-        ("edge", batch.edge_graph(), batch.edge_offsets, batch.edge_categories, schema.edge_category_counts),
+    for kind, offsets, categories, sizes in (
+        ("node", batch.node_offsets, batch.node_categories, schema.node_category_counts),
+        ("edge", batch.edge_offsets, batch.edge_categories, schema.edge_category_counts),
     ):
-        for column, size in enumerate(sizes):
-            values = categories[:, column]
-            for graph, row in _first_of_each_graph(owner, (values < 0) | (values >= size)):
+        outside = (categories < 0) | (categories >= np.array(sizes, dtype=np.int64))
+        for column in np.flatnonzero(outside.any(axis=0)).tolist():
+            for graph, row in _first_of_each_graph(offsets, outside[:, column]):
                 where = f"{kind} {row - offsets[graph]}, categorical feature {column}"
-                yield graph, f"{where}: category {values[row]} is outside the vocabulary 0 to {size - 1}"
+                value, last = categories[row, column], sizes[column] - 1
+                yield graph, f"{where}: category {value} is outside the vocabulary 0 to {last}"
 
 
 def _attribute_faults(batch: GraphBatch) -> Iterator[tuple[int, str]]:
-    nodes = ("node", batch.node_graph(), batch.node_offsets, batch.node_attributes)
-    edges = ("edge", batch.edge_graph(), batch.edge_offsets, batch.edge_attributes)
-    for (kind, owner, offsets, attributes), complaint, bad in (
+    nodes = ("node", batch.node_offsets, batch.node_attributes)
+    edges = ("edge", batch.edge_offsets, batch.edge_attributes)
+    for (kind, offsets, attributes), complaint, bad in (
         (nodes, "not finite", ~np.isfinite(batch.node_attributes)),
         (edges, "not finite", ~np.isfinite(batch.edge_attributes)),
+        (nodes, "not finite as float32", _beyond_float32(batch.node_attributes)),
+        (edges, "not finite as float32", _beyond_float32(batch.edge_attributes)),
         (edges, "negative", batch.edge_attributes < 0),
     ):
-        for graph, row in _first_of_each_graph(owner, np.any(bad, axis=1)):
+        for graph, row in _first_of_each_graph(offsets, bad.any(axis=1)):
             column = int(np.argmax(bad[row]))
             where = f"{kind} {row - offsets[graph]}, attribute {column}"
             yield graph, f"{where} is {complaint}: {attributes[row, column]}"
 
 
-def _first_of_each_graph(owner: IntArray, bad: npt.NDArray[np.bool_]) -> Iterator[tuple[int, int]]:
-    """Pair every graph that has a bad row with the first such row; `owner` is the graph of each row."""
+def _beyond_float32(attributes: FloatArray) -> npt.NDArray[np.bool_]:
+    with np.errstate(over="ignore"):
+        return ~np.isfinite(attributes.astype(np.float32))
+
+
+def _first_of_each_graph(offsets: IntArray, bad: npt.NDArray[np.bool_]) -> Iterator[tuple[int, int]]:
+    """Pair every graph that has a bad row with the first such row; graph i owns rows ``offsets[i]:offsets[i + 1]``."""
     rows = np.flatnonzero(bad)
-    graphs, first = np.unique(owner[rows], return_index=True)
-    return zip(graphs.tolist(), rows[first].tolist(), strict=True)
+    if len(rows):
+        graphs, first = np.unique(np.searchsorted(offsets, rows, side="right") - 1, return_index=True)
+        yield from zip(graphs.tolist(), rows[first].tolist(), strict=True)

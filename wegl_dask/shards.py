@@ -4,7 +4,7 @@ import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import IO, Any, TypeAlias
 
 import fsspec
@@ -22,6 +22,7 @@ from wegl_dask.graphs import (
     IntArray,
     canonical_edges,
     find_invalid,
+    in_single_precision,
     offsets_from_counts,
 )
 from wegl_dask.sources.base import REJECTED_SCHEMA, LabelSchema, SourceShard
@@ -138,7 +139,7 @@ def ingest_shard(source_shard: SourceShard, *, max_nodes: int | None, directed: 
         ``source_row``.
     """
     graphs, rows, rejected = source_shard.graphs, source_shard.rows, source_shard.rejected
-    reasons = _overflows(graphs) | find_invalid(graphs, max_nodes=max_nodes)
+    reasons = find_invalid(graphs, max_nodes=max_nodes)
     if reasons:
         bad = np.array(sorted(reasons), dtype=np.int64)
         found = rows.select(REJECTED_SCHEMA.names[:-1]).take(pa.array(bad))
@@ -149,12 +150,7 @@ def ingest_shard(source_shard: SourceShard, *, max_nodes: int | None, directed: 
         rejected = found.cast(REJECTED_SCHEMA)
         kept = np.delete(np.arange(graphs.n_graphs), bad)
         graphs, rows = graphs.take(kept), rows.take(pa.array(kept))
-    graphs = replace(
-        graphs,
-        node_attributes=graphs.node_attributes.astype(np.float32),
-        edge_attributes=graphs.edge_attributes.astype(np.float32),
-    )
-    graphs, repairs = canonical_edges(graphs, directed=directed)
+    graphs, repairs = canonical_edges(in_single_precision(graphs), directed=directed)
     return IngestedShard(graphs, rows, rejected, repairs)
 
 
@@ -253,23 +249,6 @@ def summarize_shard(file: ShardFile) -> ShardSummary:
             row_group_rows=_row_group_rows(parquet),
             has_split=table.column("split").null_count < table.num_rows,
         )
-
-
-def _overflows(graphs: GraphBatch) -> dict[int, str]:
-    """Find the graphs that have a finite attribute beyond the range of float32."""
-    reasons: dict[int, str] = {}
-    for kind, offsets, attributes in (
-        ("edge", graphs.edge_offsets, graphs.edge_attributes),
-        ("node", graphs.node_offsets, graphs.node_attributes),
-    ):
-        with np.errstate(over="ignore"):
-            beyond = np.isinf(attributes.astype(np.float32)) & np.isfinite(attributes)
-        # In reverse, so that the first of a graph's values is the one that stays.
-        for row, column in np.argwhere(beyond)[::-1].tolist():
-            graph = int(np.searchsorted(offsets, row, side="right")) - 1
-            where = f"{kind} {row - offsets[graph]}, attribute {column}"
-            reasons[graph] = f"{where} is not finite as float32: {attributes[row, column]}"
-    return reasons
 
 
 def _lists(offsets: IntArray, values: npt.NDArray[Any], dtype: npt.DTypeLike) -> pa.ListArray:
