@@ -55,7 +55,7 @@ def graphs_from_smiles(smiles: Iterable[str], *, largest_fragment: bool = False)
     >>> graphs.node_categories[:, 0].tolist()  # carbon, oxygen
     [5, 7]
     >>> rejected
-    {1: "RDKit cannot parse the SMILES 'C1CC': it is not SMILES, or a ring is left open"}
+    {1: "RDKit cannot parse the SMILES 'C1CC': it is no SMILES"}
     """
     return _featurise(map(_parse_smiles, smiles), largest_fragment=largest_fragment)
 
@@ -227,7 +227,7 @@ def _parse_smiles(smiles: str) -> _Molecule | str:
     molecule = chem.MolFromSmiles(smiles)
     if molecule is None:
         unchecked = chem.MolFromSmiles(smiles, sanitize=False)
-        problem = "it is not SMILES, or a ring is left open" if unchecked is None else _first_problem(unchecked)
+        problem = "it is no SMILES" if unchecked is None else _first_problem(unchecked)
         return f"RDKit cannot parse the SMILES {_shown(smiles)}: {problem}"
     if not molecule.GetNumAtoms():
         return f"the SMILES {_shown(smiles)} has no atoms"
@@ -243,7 +243,7 @@ def _parse_mol_block(mol_block: str) -> _Molecule | str:
     molecule = chem.MolFromMolBlock(mol_block)
     if molecule is None:
         unchecked = chem.MolFromMolBlock(mol_block, sanitize=False)
-        problem = "it is not a mol block" if unchecked is None else _first_problem(unchecked)
+        problem = "it is no mol block" if unchecked is None else _first_problem(unchecked)
         return f"RDKit cannot parse the mol block: {problem}"
     return _Molecule(molecule, has_stereo=True) if molecule.GetNumAtoms() else "the mol block has no atoms"
 

@@ -203,8 +203,8 @@ def _checked(name: str, what: str, found: Iterable[str], endings: tuple[str, ...
     found = set(found)
     kept = sorted(file for file in found if file.lower().endswith(endings))
     if not kept:
-        count = f"{len(found)} files, none of them" if found else "no file"
+        others = f", but {len(found)} with another" if found else ""
         raise SourceError(
-            f"the {what} {name} holds {count} with an ending of {', '.join(endings)}; correct source.path"
+            f"the {what} {name} holds no file with an ending of {', '.join(endings)}{others}; correct source.path"
         )
     return kept

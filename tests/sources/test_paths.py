@@ -1,0 +1,197 @@
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import fsspec
+import pytest
+
+from wegl_dask.errors import MissingDependencyError, SourceError
+from wegl_dask.sources.paths import compression_of, ending_of, expand, local_path, size_of
+
+ENDINGS = (".csv", ".csv.gz")
+ODD_NAMES = ["two words.csv", "Läufe.csv", "100%.csv", "a=1,b.csv", "#3.csv", "[x].csv", "a*.csv", "what?.csv", "~.csv"]
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch):
+    """An empty folder that is the working directory."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def write(*names):
+    for name in names:
+        Path(name).parent.mkdir(parents=True, exist_ok=True)
+        Path(name).write_bytes(b"smiles\nC\n")
+
+
+@pytest.mark.parametrize("name", ODD_NAMES)
+def test_an_existing_file_is_taken_literally_whatever_its_name(here, name):
+    write(name, "x.csv", "ab.csv", "whatx.csv")
+    assert expand(name, ENDINGS) == [name]
+    assert expand(str(here / name), ENDINGS) == [str(here / name)]
+
+
+@pytest.mark.parametrize("name", ODD_NAMES)
+def test_folders_and_globs_find_files_with_odd_names(name):
+    write(f"in/{name}/{name}")
+    found = [f"in/{name}/{name}"]
+    assert expand("in", ENDINGS) == found
+    assert expand("in/*/*.csv", ENDINGS) == found
+    assert expand(f"in/{name}/*.csv", ENDINGS) == found
+
+
+def test_a_folder_stands_for_the_files_below_it_with_our_endings_in_order():
+    write(
+        "d/b.csv",
+        "d/a/z.CSV",
+        "d/a/y.csv.gz",
+        "d/c.txt",
+        "d/.hidden.csv",
+        "d/_meta.csv",
+        "d/_old/x.csv",
+        "d/.git/x.csv",
+    )
+    assert expand("d", ENDINGS) == ["d/a/y.csv.gz", "d/a/z.CSV", "d/b.csv"]
+
+
+def test_a_glob_matches_files_and_folders():
+    write("d/a1.csv", "d/a2.csv", "d/b.csv", "d/a3/x/y.csv", "d/a4.txt", "d/_a.csv")
+    assert expand("d/a*", ENDINGS) == ["d/a1.csv", "d/a2.csv", "d/a3/x/y.csv"]
+    assert expand("d/**/*.csv", ENDINGS) == ["d/a1.csv", "d/a2.csv", "d/a3/x/y.csv", "d/b.csv"]
+    assert expand("d/[ab][1-9].csv", ENDINGS) == ["d/a1.csv", "d/a2.csv"]
+    assert expand("d/_*.csv", ENDINGS) == ["d/_a.csv"]
+
+
+def test_a_list_keeps_its_order_and_names_each_file_once():
+    write("b.csv", "a.csv", "d/c.csv")
+    assert expand(["b.csv", "d", "*.csv", "b.csv"], ENDINGS) == ["b.csv", "d/c.csv", "a.csv"]
+
+
+def test_a_file_named_in_full_may_have_another_ending():
+    write("molecules.dat")
+    assert expand("molecules.dat", ENDINGS) == ["molecules.dat"]
+
+
+def test_the_home_folder_is_expanded(here, monkeypatch):
+    monkeypatch.setenv("HOME", str(here))
+    write("data.csv")
+    assert expand("~/data.csv", ENDINGS) == [str(here / "data.csv")]
+
+
+def test_links_are_followed_and_a_loop_of_links_ends(here):
+    write("elsewhere/x.csv", "d/y.csv")
+    Path("d/linked").symlink_to(here / "elsewhere")
+    Path("d/loop").symlink_to(here / "d")
+    Path("d/file.csv").symlink_to(here / "d" / "y.csv")
+    Path("elsewhere/back").symlink_to(here / "d")
+    expected = ["d/file.csv", "d/linked/x.csv", "d/y.csv"]
+    assert expand("d", ENDINGS) == expected
+    assert set(expand("d/**/*.csv", ENDINGS)) <= {*expected, "d/loop/y.csv"}
+
+
+def test_pipes_in_a_folder_are_passed_over():
+    write("d/a.csv")
+    os.mkfifo("d/pipe.csv")
+    assert expand("d", ENDINGS) == ["d/a.csv"]
+
+
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        ("missing.csv", r"^missing\.csv does not exist; correct source\.path$"),
+        ("empty", r"^the folder empty holds no file with an ending of \.csv, \.csv\.gz; correct source\.path$"),
+        ("other", r"^the folder other holds no file with an ending of \.csv, \.csv\.gz, but 1 with another; correct"),
+        ("other/*", r"^the glob other/\* holds no file with an ending of \.csv, \.csv\.gz, but 1 with another"),
+        ("missing/*.csv", r"^the glob missing/\*\.csv holds no file"),
+        ("broken.csv", r"^broken\.csv is a broken link"),
+        ("pipe.csv", r"^pipe\.csv is neither a file nor a folder"),
+        ("x" * 300, r"^x+ cannot be read: File name too long; check the path and its access$"),
+        ("a\0b", r"does not exist"),
+        ([], r"^source\.path is an empty list"),
+        ("package://no_such_package/x.csv", r"there is no installed package 'no_such_package'"),
+        ("package:///x.csv", r"there is no installed package ''"),
+        ("package://wegl_dask/missing.csv", r"^package://wegl_dask/missing\.csv does not exist"),
+        ("nosuch://x.csv", r"^nosuch://x\.csv is not a path or URL that can be read: Protocol not known"),
+        ("memory://missing.csv", r"^memory://missing\.csv does not exist"),
+    ],
+)
+def test_what_is_not_there_is_one_clear_error(path, message):
+    Path("empty").mkdir()
+    write("other/readme.txt")
+    Path("broken.csv").symlink_to("nowhere")
+    os.mkfifo("pipe.csv")
+    with pytest.raises(SourceError, match=message):
+        expand(path, ENDINGS)
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root reads everything")
+def test_a_folder_without_access_is_one_clear_error():
+    write("d/a.csv")
+    Path("d").chmod(0)
+    try:
+        with pytest.raises(SourceError, match=r"^d cannot be read: Permission denied"):
+            expand("d", ENDINGS)
+    finally:
+        Path("d").chmod(0o700)
+
+
+def test_a_missing_file_system_is_a_missing_dependency(monkeypatch):
+    def refuse(url):
+        raise ImportError(f"Install s3fs to access {url}")
+
+    monkeypatch.setattr(fsspec.core, "url_to_fs", refuse)
+    with pytest.raises(MissingDependencyError, match=r"s3fs is needed"):
+        expand("s3://bucket/a.csv", ENDINGS)
+
+
+def test_files_of_an_installed_package_keep_their_name():
+    name = "package://wegl_dask/sources/paths.py"
+    assert expand(name, (".py",)) == [name]
+    assert name in expand("package://wegl_dask/sources", (".py",))
+    assert expand("package://wegl_dask/sources/path?.py", (".py",)) == [name]
+    assert local_path(name).samefile(sys.modules[expand.__module__].__file__)
+
+
+def test_a_package_is_not_imported_to_find_its_files():
+    code = (
+        "import sys; from wegl_dask.sources.paths import expand; expand('package://sklearn/__init__.py', ('.py',)); "
+        "sys.exit('sklearn' in sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_urls_are_files_folders_and_globs_too():
+    store = fsspec.filesystem("memory")
+    for name in ("/m/a.csv", "/m/b c.csv", "/m/d/e.csv", "/m/_f.csv", "/m/g.txt"):
+        store.pipe(name, b"x")
+    everything = ["memory:///m/a.csv", "memory:///m/b c.csv", "memory:///m/d/e.csv"]
+    assert expand("memory://m/a.csv", ENDINGS) == ["memory://m/a.csv"]
+    assert expand("memory://m", ENDINGS) == everything
+    assert expand("memory://m/*.csv", ENDINGS) == everything[:2]
+    assert expand("memory://m/**/*.csv", ENDINGS) == everything
+    assert expand("simplecache::memory://m/*.csv", ENDINGS) == [
+        f"simplecache::memory://m/{n}.csv" for n in ("a", "b c")
+    ]
+    store.rm("/m", recursive=True)
+
+
+def test_endings_are_told_apart_from_compressions():
+    assert [ending_of(name) for name in ("d.x/A.CSV.GZ", "b.smi", "c.sdf.zst", "d", "e.gz")] == [
+        ".csv",
+        ".smi",
+        ".sdf",
+        "",
+        "",
+    ]
+    assert [compression_of(name) for name in ("A.CSV.GZ", "b.smi", "c.sdf.zst")] == [".gz", "", ".zst"]
+
+
+def test_sizes_are_those_of_the_stored_files():
+    Path("a.csv").write_bytes(b"12345")
+    fsspec.filesystem("memory").pipe("/size.csv", b"123")
+    assert size_of("a.csv") == 5
+    assert size_of("memory://size.csv") == 3
+    with pytest.raises(SourceError, match=r"^missing\.csv cannot be read: No such file or directory"):
+        size_of("missing.csv")
