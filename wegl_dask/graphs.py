@@ -396,7 +396,7 @@ def _attribute_faults(batch: GraphBatch) -> Iterator[tuple[int, str]]:
         (edges, "not finite as float32", _beyond_float32(batch.edge_attributes)),
         (edges, "negative", batch.edge_attributes < 0),
     ):
-        for graph, row in _first_of_each_graph(offsets, bad.any(axis=1)):
+        for graph, row in _first_of_each_graph(offsets, np.any(bad, axis=1)):
             column = int(np.argmax(bad[row]))
             where = f"{kind} {row - offsets[graph]}, attribute {column}"
             yield graph, f"{where} is {complaint}: {attributes[row, column]}"
