@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 import click
 
+from wegl_dask.cli.stopping import stopped_by_signals, swept
 from wegl_dask.cli.summary import print_summary
 from wegl_dask.errors import JobFileError
 from wegl_dask.spec import JobSpec, documented_keys, read_job
@@ -120,12 +121,16 @@ def shipped_jobs() -> dict[str, Any]:
 
 
 def _on_cluster(spec: JobSpec, function: Callable[..., Any], **arguments: Any) -> Any:
-    from wegl_dask.cluster import open_client  # noqa: PLC0415
+    from wegl_dask.cluster import dashboard_link, open_client  # noqa: PLC0415
+    from wegl_dask.storage import RunFolder  # noqa: PLC0415
 
     logging.basicConfig(level=logging.INFO, format="%(message)s")
-    for noisy in ("distributed", "dask", "bokeh", "asyncio"):
-        logging.getLogger(noisy).setLevel(logging.ERROR)
-    with open_client(spec.cluster) as client:
-        if client.dashboard_link:
-            click.echo(f"dashboard: {client.dashboard_link}", err=True)
+    if not click.get_current_context().find_root().params["debug"]:
+        for noisy in ("distributed", "dask", "bokeh", "asyncio", "tornado"):
+            logging.getLogger(noisy).setLevel(logging.ERROR)
+        # That a worker is restarted for want of memory is worth knowing.
+        logging.getLogger("distributed.nanny.memory").setLevel(logging.WARNING)
+    with stopped_by_signals(), swept(RunFolder(spec.output.path)), open_client(spec.cluster) as client:
+        if link := dashboard_link(spec.cluster, client):
+            click.echo(f"dashboard: {link}", err=True)
         return function(spec, client, **arguments)

@@ -1,13 +1,17 @@
 """The short summary that a run ends with."""
 
+from typing import TYPE_CHECKING
+
 import click
 
-from wegl_dask.pipeline import RunSummary
 from wegl_dask.progress import format_bytes, format_seconds
 from wegl_dask.spec import JobSpec
 
+if TYPE_CHECKING:
+    from wegl_dask.pipeline import RunSummary
 
-def print_summary(spec: JobSpec, summary: RunSummary) -> None:
+
+def print_summary(spec: JobSpec, summary: "RunSummary") -> None:
     """Print what a run has made, how long it took, and how to read it."""
     embedded = summary.n_points > 0
     say = click.echo

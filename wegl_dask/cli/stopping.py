@@ -1,0 +1,66 @@
+"""Ctrl-C and SIGTERM: the command stops, closes what it opened, and says how to go on."""
+
+import contextlib
+import signal
+from collections.abc import Iterator
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+from wegl_dask.errors import WeglError
+
+if TYPE_CHECKING:
+    from wegl_dask.storage import RunFolder
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+class Stopped(KeyboardInterrupt):
+    """The command was told to stop by a signal.
+
+    Attributes
+    ----------
+    signal : signal.Signals
+    exit_code : int
+        128 and the signal's number, as shells report it: 130 for Ctrl-C, 143 for SIGTERM.
+    """
+
+    def __init__(self, number: int) -> None:
+        self.signal = signal.Signals(number)
+        self.exit_code = 128 + number
+        super().__init__(
+            f"stopped by {self.signal.name}. What was finished stays valid; run the same command again to go on from there"
+        )
+
+
+@contextlib.contextmanager
+def stopped_by_signals() -> Iterator[None]:
+    """Raise `Stopped` in the main thread when a signal comes; once, so that nothing interrupts the cleaning up."""
+    before = {number: signal.getsignal(number) for number in SIGNALS}
+
+    def stop(number: int, frame: FrameType | None) -> Any:
+        del frame
+        for each in SIGNALS:
+            signal.signal(each, signal.SIG_IGN)
+        raise Stopped(number)
+
+    for number in SIGNALS:
+        signal.signal(number, stop)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextlib.contextmanager
+def swept(folder: "RunFolder") -> Iterator[None]:
+    """Remove the beginnings of files from a run folder when the block, and workers in it, came to an untimely end."""
+    try:
+        yield
+    except BaseException:
+        # A folder that is no run's is left alone; one that another run holds by now was swept by that one.
+        with contextlib.suppress(WeglError):
+            if folder.job_toml():
+                with folder.lock():
+                    folder.clean_temporary()
+        raise
