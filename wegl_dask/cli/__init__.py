@@ -2,12 +2,13 @@
 
 import os
 import signal
-import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import click
 
-from wegl_dask.cli import jobs
+from wegl_dask.cli import jobs, runs
 from wegl_dask.cli.stopping import Stopped
 from wegl_dask.errors import WeglError
 from wegl_dask.version import __version__
@@ -16,9 +17,20 @@ from wegl_dask.version import __version__
 class _Group(click.Group):
     """A group of commands that ends an error meant for the user, or a signal, with one line and its exit code."""
 
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002  the signature is click's
+        """In the order in which they were added."""
+        return list(self.commands)
+
+    def make_context(self, *args: Any, **extra: Any) -> click.Context:
+        """Read the arguments of the group itself."""
+        with _usage_errors_on_one_line():
+            return super().make_context(*args, **extra)
+
     def invoke(self, ctx: click.Context) -> Any:
+        """Run the command."""
         try:
-            return super().invoke(ctx)
+            with _usage_errors_on_one_line():
+                return super().invoke(ctx)
         except WeglError as error:
             if ctx.params["debug"]:
                 raise
@@ -28,6 +40,25 @@ class _Group(click.Group):
             stopped = error if isinstance(error, Stopped) else Stopped(signal.SIGINT)
             click.echo(f"\nwegl-dask: {stopped}", err=True)
             ctx.exit(stopped.exit_code)
+
+
+class _UsageError(click.ClickException):
+    exit_code = 2
+
+    def show(self, file: Any = None) -> None:
+        click.echo(f"wegl-dask: {self.message}", file=file, err=True)
+
+
+@contextmanager
+def _usage_errors_on_one_line() -> Iterator[None]:
+    try:
+        yield
+    except click.exceptions.NoArgsIsHelpError:
+        raise
+    except click.UsageError as error:
+        command = "wegl-dask" if error.ctx is None else error.ctx.command_path
+        message = " ".join(error.format_message().split()).rstrip(".")
+        raise _UsageError(f"{message}; see  {command} --help") from error
 
 
 @click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"]})
@@ -40,16 +71,11 @@ def main(*, debug: bool) -> None:
     """
     if not debug:
         # Workers write what they log to the terminal, with a traceback for each failed attempt; this is for them.
-        os.environ.setdefault("DASK_LOGGING__DISTRIBUTED__WORKER", "critical")
+        os.environ.setdefault("DASK_LOGGING__DISTRIBUTED", "critical")
     # POT imports every array library that it finds, seconds a process, unless it is told not to before it is imported.
     for backend in ("PYTORCH", "JAX", "CUPY", "TENSORFLOW"):
         os.environ.setdefault(f"POT_BACKEND_DISABLE_{backend}", "1")
 
 
-main.add_command(jobs.run)
-main.add_command(jobs.ingest)
-main.add_command(jobs.check)
-main.add_command(jobs.init)
-
-if __name__ == "__main__":
-    sys.exit(main())
+for command in (jobs.run, jobs.check, jobs.ingest, jobs.init, runs.status, runs.verify):
+    main.add_command(command)

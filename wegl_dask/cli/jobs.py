@@ -1,17 +1,21 @@
 """Commands that take a job file: run, ingest, check; and init, which writes one."""
 
+import difflib
 import logging
+import re
 from collections.abc import Callable
 from importlib import resources
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
+from wegl_dask.cli.keys import KeysCommand
 from wegl_dask.cli.stopping import stopped_by_signals, swept
-from wegl_dask.cli.summary import print_summary
+from wegl_dask.cli.summary import print_finding, print_summary
 from wegl_dask.errors import JobFileError
-from wegl_dask.spec import JobSpec, documented_keys, read_job
+from wegl_dask.spec import JobSpec, read_job
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -33,18 +37,7 @@ def _overwrite_option(command: Command) -> Command:
     )(command)
 
 
-class _KeysCommand(click.Command):
-    """A command whose help ends with the keys of the job file."""
-
-    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        super().format_epilog(ctx, formatter)
-        with formatter.section("Keys of the job file"):
-            formatter.write_dl(
-                [(key, f"{meaning} [{kind}; {default}]") for key, kind, default, meaning in documented_keys()]
-            )
-
-
-@click.command(cls=_KeysCommand, short_help="Run a job: graphs in, embeddings in Parquet.")
+@click.command(cls=KeysCommand, short_help="Run a job: graphs in, embeddings in Parquet.")
 @_job_arguments
 @_overwrite_option
 def run(job: str, overrides: tuple[str, ...], *, overwrite: bool) -> None:
@@ -82,28 +75,45 @@ def ingest(job: str, overrides: tuple[str, ...], *, overwrite: bool) -> None:
 @click.command(short_help="Check a job file and its source without computing.")
 @_job_arguments
 def check(job: str, overrides: tuple[str, ...]) -> None:
-    """Check that the job file JOB is allowed and that its source can be found, and show the job with all defaults."""
-    from wegl_dask.sources import open_source  # noqa: PLC0415
+    """Check the job file JOB, its source and its output folder, and say what was found.
+
+    The files are opened, the columns and features that the job names are looked for, and so are the packages it needs.
+    A source of moderate size is read through, so that bad lines show; a larger one is only opened. A data set that may
+    be downloaded and is not there is downloaded. Nothing is embedded or written, and no cluster is started.
+    """
+    from wegl_dask.checking import check_job  # noqa: PLC0415
 
     spec = read_job(job, overrides)
-    source = open_source(spec.source, spec.task)
-    pieces, nodes = source.pieces(), source.estimated_nodes()
-    click.echo(spec.to_toml().rstrip())
-    click.echo(f"\nsource: {len(pieces)} pieces, about {nodes:,} nodes; first piece: {pieces[0]}")
+    print_finding(spec, check_job(spec))
 
 
 @click.command(short_help="Write a job file to edit.")
-@click.argument("name")
-@click.option("--output", "-o", type=click.Path(), help="File to write; NAME.toml if not given.")
-def init(name: str, output: str | None) -> None:
-    """Write the job file NAME, one of those that come with the package, to a file of your own to edit."""
+@click.argument("name", required=False)
+@click.option(
+    "--output", "-o", type=click.Path(), help="File to write; the last part of NAME, with .toml, if not given."
+)
+def init(name: str | None, output: str | None) -> None:
+    """Write the job file NAME, one of those that come with the package, to a file of your own to edit.
+
+    Without NAME the job files there are are listed.
+    """
     known = shipped_jobs()
+    if name is None:
+        click.echo("\n".join(f"{each:24}{_first_comment(path)}".rstrip() for each, path in known.items()))
+        return
     if name not in known:
-        raise JobFileError(f"there is no job file {name!r}; there are {', '.join(known)}")
+        near = difflib.get_close_matches(name, known, n=1)
+        hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}"
+        raise JobFileError(f"there is no job file {name!r}; {hint}")
     target = Path(output or f"{Path(name).name}.toml")
-    if target.exists():
-        raise JobFileError(f"{target} is there already; remove it or give another name with --output")
-    target.write_text(known[name].read_text(encoding="utf-8"), encoding="utf-8")
+    text = known[name].read_text(encoding="utf-8")
+    try:
+        with target.open("x", encoding="utf-8") as file:
+            file.write(text)
+    except FileExistsError as error:
+        raise JobFileError(f"{target} is there already; remove it or give another name with --output") from error
+    except OSError as error:
+        raise JobFileError(f"cannot write {target}: {error.strerror}") from error
     click.echo(f"wrote {target}; run it with  wegl-dask run {target}")
 
 
@@ -118,6 +128,13 @@ def shipped_jobs() -> dict[str, Any]:
             if path.name.endswith(".toml"):
                 found[f"{folder}/{path.name}".lstrip("/").removesuffix(".toml")] = path
     return found
+
+
+def _first_comment(path: Any) -> str:
+    """Return the first sentence of a job file's opening comment."""
+    lines = path.read_text(encoding="utf-8").splitlines()
+    comment = " ".join(line.removeprefix("#").strip() for line in takewhile(lambda line: line.startswith("#"), lines))
+    return re.split(r"(?<=[.:;])\s", comment)[0].rstrip(".:;")
 
 
 def _on_cluster(spec: JobSpec, function: Callable[..., Any], **arguments: Any) -> Any:

@@ -37,8 +37,51 @@ def print_summary(spec: JobSpec, summary: "RunSummary") -> None:
     total = sum(summary.stage_seconds.values())
     say(f"seconds: {stages}; {format_seconds(total)} in all, {summary.rows / total:,.0f} graphs/s")
     folder = "data" if embedded else "graphs"
-    say(f"output: {summary.location} ({summary.shards} parts in {folder}/, {format_bytes(summary.n_bytes)})")
+    say(f"output: {summary.location} ({_count(summary.shards, 'part')} in {folder}/, {format_bytes(summary.n_bytes)})")
     if embedded:
         say("read it with:")
         say("  import wegl_dask")
         say(f"  e = wegl_dask.read_embeddings({summary.location!r}); print(e.X.shape, e.y.shape)")
+
+
+def print_finding(spec: JobSpec, finding: "Finding") -> None:
+    """Print what a job would read and write."""
+    say = click.echo
+    say(f"{spec.name}: the job can be run")
+    pieces = finding.pieces
+    more = f", and {len(pieces) - 1} more" if len(pieces) > 1 else ""
+    say(f"source: {spec.source.kind}, about {finding.estimated_nodes:,} nodes; {_shortened(pieces[0])}{more}")
+    if finding.plan is None:
+        say(f"  too large to be read through here; {finding.opened} of {_count(len(pieces), 'piece')} opened")
+    else:
+        for line in _plan_lines(finding.plan):
+            say(f"  {line}")
+    say(f"node features: {finding.node_features or 'chosen by what the graphs have'}")
+    say(f"edge features: {finding.edge_features or 'labels where the graphs have them, else none'}")
+    say(f"output: {finding.folder}: {finding.folder_state}")
+
+
+def _plan_lines(plan: "SourcePlan") -> list[str]:
+    cuts = [cut for unit in plan.units for cut in unit.cuts]
+    kind, labels, schema = plan.labels.kind, plan.labels, plan.schema
+    if kind == "class":
+        what = f"{len(labels.class_names)} classes ({_shortened(', '.join(labels.class_names))})"
+    elif kind == "tasks":
+        what = f"{_count(len(labels.task_names), 'task')} ({_shortened(', '.join(labels.task_names))})"
+    else:
+        what = _LABELS[kind]
+    lines = [
+        f"{sum(cut.n_rows for cut in cuts):,} rows, to be cut into {_count(len(cuts), 'shard')}",
+        f"labels: {what}; split: {'yes' if plan.has_split else 'no'}",
+        f"nodes: categories {list(schema.node_category_counts)}, {_count(schema.node_attribute_width, 'attribute')}",
+        f"edges: categories {list(schema.edge_category_counts)}, {_count(schema.edge_attribute_width, 'attribute')}",
+    ]
+    return [*lines, f"passed through: {', '.join(plan.extra_columns)}"] if plan.extra_columns else lines
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number:,} {what}{'' if number == 1 else 's'}"
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= 100 else f"{text[:97]}..."

@@ -1,0 +1,58 @@
+"""Commands that look at a run folder: status, verify."""
+
+import click
+
+from wegl_dask.errors import WeglError
+from wegl_dask.progress import format_bytes, format_seconds
+
+
+@click.command(short_help="Say how far a run is.")
+@click.argument("out")
+def status(out: str) -> None:
+    """Say how far the run in the folder OUT is, whether it is running, was killed or is finished.
+
+    Nothing is changed, and nothing that is running is disturbed.
+    """
+    # pyarrow is slow to import.
+    from wegl_dask.status import index_ranges, read_status  # noqa: PLC0415
+    from wegl_dask.storage import RunFolder  # noqa: PLC0415
+
+    found = read_status(RunFolder(out))
+    advice = "; run the job again to go on" if found.state == "stopped" else ""
+    click.echo(f"{found.location}: {found.state}{f' ({found.holder})' if found.holder else ''}{advice}")
+    if found.planned_rows is not None:
+        click.echo(f"input: {found.planned_rows:,} rows")
+    for stage in found.stages:
+        missing = stage.missing or ()
+        total = "" if stage.missing is None else f" of {stage.parts + len(missing)}"
+        graphs = f", {stage.graphs:,} graphs" if stage.graphs else ""
+        click.echo(f"{stage.name}: {stage.parts}{total} parts{graphs}, {format_seconds(stage.seconds)} of work")
+        if missing:
+            click.echo(f"  missing: {index_ranges(missing)}")
+    click.echo(f"embeddings: {format_bytes(found.n_bytes)}")
+    click.echo(f"rejected: {sum(found.rejected.values()):,} rows")
+    for reason, count in found.rejected.items():
+        click.echo(f"  {count:,} x {reason}")
+
+
+@click.command(short_help="Check a finished run against its records.")
+@click.argument("out")
+@click.option(
+    "--deep", is_flag=True, help="Look into the rows too: their order, that none is there twice, that all is finite."
+)
+def verify(out: str, *, deep: bool) -> None:
+    """Check the finished run in the folder OUT: every part is there, whole, and as it was written.
+
+    Every problem is a line of output, and the exit code is 1 if there is any.
+    """
+    from wegl_dask.storage import RunFolder  # noqa: PLC0415
+    from wegl_dask.verify import verify_run  # noqa: PLC0415
+
+    folder = RunFolder(out)
+    problems = verify_run(folder, deep=deep)
+    for problem in problems:
+        click.echo(str(problem))
+    if problems:
+        count = f"{len(problems)} problems" if len(problems) > 1 else "a problem"
+        raise WeglError(f"{folder.location()} has {count}: run the job again, which makes anew what is not whole")
+    click.echo(f"{folder.location()}: every part is there and as it was written")
