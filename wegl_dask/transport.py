@@ -16,7 +16,6 @@ the rest in lexicographic order. That makes phi a function of the set of points 
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cache
 from typing import Literal
 
 import numpy as np
@@ -24,6 +23,8 @@ import numpy.typing as npt
 from scipy.spatial.distance import cdist
 
 from wegl_dask.graphs import IntArray, offsets_from_counts
+from wegl_dask.network_simplex import OPTIMAL
+from wegl_dask.network_simplex import network_simplex as _network_simplex
 
 FloatMatrix = npt.NDArray[np.float64]
 Solver = Literal["exact", "sinkhorn", "auto"]
@@ -36,9 +37,6 @@ COST_ENTRIES = 131_072
 """Entries of the cost matrix of the graphs that are solved in one go: 1 MB, which stays in a core's cache."""
 
 SINKHORN_ITERATIONS = 20_000
-
-OPTIMAL = 1
-"""Result code of POT's network simplex for a plan that is optimal."""
 
 
 class PlanError(Exception):
@@ -371,14 +369,6 @@ def _require_marginals(plan: FloatMatrix, reference_weights: FloatMatrix, weight
     error = max(abs(plan.sum(axis=1) - reference_weights).max(), abs(plan.sum(axis=0) - weights).max())
     if not error <= MARGINAL_TOLERANCE:
         raise PlanError(f"{who}: marginals of the plan are off by {error:.1e}; {MARGINAL_TOLERANCE:.0e} is allowed")
-
-
-@cache
-def _network_simplex():  # type: ignore[no-untyped-def]  # noqa: ANN202  a compiled function without a signature
-    """POT's compiled solver, without the checks and conversions of `ot.emd` that take as long as the solver."""
-    from ot.lp.emd_wrap import emd_c  # noqa: PLC0415  POT imports every backend it finds: only when it is needed
-
-    return emd_c
 
 
 def _cost_blocks(offsets: IntArray, n_reference: int) -> Iterator[tuple[int, int]]:
