@@ -9,8 +9,7 @@ import signal
 import socket
 import tempfile
 import warnings
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 
 import dask.config
@@ -19,15 +18,13 @@ from dask.utils import parse_bytes
 from distributed import Client, LocalCluster, rpc
 from distributed.security import Security
 from distributed.system import MEMORY_LIMIT
-from distributed.utils import LoopRunner, asciitable, clean_dashboard_address
+from distributed.utils import LoopRunner, clean_dashboard_address
 from distributed.versions import VersionMismatchWarning
 
 from wegl_dask.errors import JobFileError, WeglError
 from wegl_dask.progress import format_bytes
 from wegl_dask.spec import ClusterTable
-from wegl_dask.version import __version__
-
-logger = logging.getLogger(__name__)
+from wegl_dask.worker_checks import blas_threads, check_versions, version_reporter, warn_of_threads
 
 WORKER_ENVIRONMENT = {
     # The transport solver is bound to one core, and sums in another order give other last bits.
@@ -51,11 +48,6 @@ CONNECT_SECONDS = 30
 ANSWER_SECONDS = 35
 WORKERS_SECONDS = 60
 CLOSE_SECONDS = 10
-
-MATCHED_PACKAGES = ("dask", "distributed", "numpy", "scipy", "POT", "scikit-learn", "pyarrow")
-"""Packages whose versions change the results, or what client and workers understand of each other."""
-
-NOT_INSTALLED = "not installed"
 
 
 @contextmanager
@@ -289,11 +281,12 @@ def _scheduler_client(table: ClusterTable) -> Iterator[Client]:
             raise WeglError(
                 f"the scheduler at {address} has had no workers for {WORKERS_SECONDS} s: start workers that connect to it"
             ) from error
-        report = _version_reporter()
+        report = version_reporter()
         check_versions(address, report(), client.run(report))
-        _warn_of_threads(client.run(_blas_threads))
+        warn_of_threads(client.run(blas_threads))
         yield client
     finally:
+        # A scheduler that does not answer any more must not keep the job from ending.
         with _interrupts_held(), _silenced(), suppress(TimeoutError):
             client.close(timeout=CLOSE_SECONDS)
 
@@ -324,92 +317,6 @@ async def _ask_for_kind(address: str) -> str:
         rpc(address, timeout=CONNECT_SECONDS, connection_args=connection) as peer,
     ):
         return str((await peer.identity())["type"])
-
-
-def check_versions(address: str, client: Mapping[str, str], workers: Mapping[str, Mapping[str, str]]) -> None:
-    """Compare the versions of the packages that matter on the client and on all workers.
-
-    Parameters
-    ----------
-    address : str
-        The scheduler's address, for the message.
-    client : mapping of str to str
-        Package to version, see `_version_reporter`.
-    workers : mapping of str to mapping
-        Worker address to its packages and versions.
-
-    Raises
-    ------
-    WeglError
-        If any differs; the message is a table of all that do.
-    """
-    rows = []
-    for package, expected in client.items():
-        found = Counter(versions[package] for versions in workers.values())
-        if set(found) != {expected}:
-            seen = ", ".join(f"{version} ({count} of {len(workers)})" for version, count in sorted(found.items()))
-            rows.append((package, expected, seen))
-    if not rows:
-        return
-    lacking = any(versions["wegl-dask"] == NOT_INSTALLED for versions in workers.values())
-    advice = (
-        f"run  pip install 'wegl-dask=={__version__}'  where the workers run"
-        if lacking
-        else "install the same versions on both sides"
-    )
-    raise WeglError(
-        f"the workers at {address} do not run what this client runs; {advice}:\n"
-        + asciitable(["package", "client", "workers"], rows)
-    )
-
-
-def _version_reporter() -> Callable[[], dict[str, str]]:
-    """Make the function that reports the versions where it runs.
-
-    It is made in a function so that it travels whole: a worker need not have this package to run it.
-    """
-    packages, not_installed = MATCHED_PACKAGES, NOT_INSTALLED
-
-    def report() -> dict[str, str]:
-        import importlib.metadata  # noqa: PLC0415
-        import importlib.util  # noqa: PLC0415
-        import sys  # noqa: PLC0415
-
-        versions = {"Python": f"{sys.version_info.major}.{sys.version_info.minor}", "wegl-dask": not_installed}
-        if importlib.util.find_spec("wegl_dask") is not None:
-            ours = importlib.import_module("wegl_dask.version")
-            versions["wegl-dask"] = f"{ours.__version__}, numerics {ours.NUMERICS_VERSION}"
-        for package in packages:
-            try:
-                versions[package] = importlib.metadata.version(package)
-            except importlib.metadata.PackageNotFoundError:
-                versions[package] = not_installed
-        return versions
-
-    return report
-
-
-def _blas_threads() -> int:
-    """Largest number of threads that a numerical library uses in the worker this runs on."""
-    from scipy.linalg import blas  # noqa: F401, PLC0415  loads SciPy's own BLAS
-    from threadpoolctl import threadpool_info  # type: ignore[import-untyped]  # noqa: PLC0415
-
-    return max((int(pool["num_threads"]) for pool in threadpool_info()), default=1)
-
-
-def _warn_of_threads(threads: Mapping[str, int]) -> None:
-    greedy = {worker: count for worker, count in threads.items() if count > 1}
-    if greedy:
-        worker, count = next(iter(greedy.items()))
-        logger.warning(
-            "%d of %d workers let numerical libraries use several threads (%s: %d), which slows the job down and may change "
-            "the last bits of results: set %s in the workers' environment",
-            len(greedy),
-            len(threads),
-            worker,
-            count,
-            " ".join(f"{name}={value}" for name, value in WORKER_ENVIRONMENT.items() if name.endswith("_NUM_THREADS")),
-        )
 
 
 def _innermost(error: BaseException) -> str:
