@@ -90,7 +90,7 @@ def plan_source(run: Run) -> SourcePlan:
     """
     source = open_source(run.spec.source, run.spec.task)
     with run.timed("scan"):
-        nodes_per_shard = run.spec.source.nodes_per_shard or _shard_size(source.estimated_nodes())
+        nodes_per_shard = run.spec.source.nodes_per_shard or shard_size(source.estimated_nodes())
         pieces = source.pieces()
         descriptors = [tasks.ScanTask(i, piece) for i, piece in enumerate(pieces)]
         records = run.compute("scan", partial(tasks.scan_piece, run.folder, source, nodes_per_shard), descriptors)
@@ -184,6 +184,11 @@ def check_rejected(spec: JobSpec, n_rows: int, reasons: Counter[str]) -> None:
         )
 
 
+def shard_size(nodes: int) -> int:
+    """Nodes in a shard of a collection of so many."""
+    return min(max(nodes // SHARDS_WANTED, SMALLEST_SHARD), LARGEST_SHARD)
+
+
 def _how(spec: JobSpec) -> str:
     """Render what of the job file decides how a range of the source is read."""
     source = spec.source.model_dump(exclude={"max_rejected_fraction", "download", "trust", "root", "path"})
@@ -204,10 +209,6 @@ def _made_before(run: Run, expected: Mapping[int, str]) -> dict[int, PartRecord]
 
 def _plan_fingerprint(plan: SourcePlan) -> str:
     return fingerprint(json.dumps(plan.to_json(), sort_keys=True))
-
-
-def _shard_size(nodes: int) -> int:
-    return min(max(nodes // SHARDS_WANTED, SMALLEST_SHARD), LARGEST_SHARD)
 
 
 def _what_changed(earlier: SourcePlan, plan: SourcePlan) -> str:

@@ -57,8 +57,8 @@ def _usage_errors_on_one_line() -> Iterator[None]:
         raise
     except click.UsageError as error:
         command = "wegl-dask" if error.ctx is None else error.ctx.command_path
-        message = " ".join(error.format_message().split()).rstrip(".")
-        raise _UsageError(f"{message}; see  {command} --help") from error
+        message = " ".join(error.format_message().split())
+        raise _UsageError(f"{message} See  {command} --help") from error
 
 
 @click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"]})

@@ -41,7 +41,7 @@ def _overwrite_option(command: Command) -> Command:
 @_job_arguments
 @_overwrite_option
 def run(job: str, overrides: tuple[str, ...], *, overwrite: bool) -> None:
-    r"""Run the job file JOB, or what is missing of it: graphs in, embeddings in Parquet.
+    """Run the job file JOB, or what is missing of it: graphs in, embeddings in Parquet.
 
     The output folder, output.path, holds the whole state. A job that was stopped, killed or out of space goes on when
     it is run again with the same job file; parts that are whole are not made again. Another job file on the same folder
@@ -50,8 +50,9 @@ def run(job: str, overrides: tuple[str, ...], *, overwrite: bool) -> None:
     \b
     Examples:
       wegl-dask run jobs/quickstart.toml
-      wegl-dask run job.toml --set output.path=s3://bucket/run-1 --set cluster.workers=8
-    """
+      wegl-dask run job.toml --set output.path=s3://bucket/run-1
+      wegl-dask run job.toml --set transport.solver=sinkhorn --overwrite
+    """  # noqa: D301  click wants the control character
     from wegl_dask.pipeline import run_job  # noqa: PLC0415  Dask is slow to import, and most commands do without
 
     spec = read_job(job, overrides)

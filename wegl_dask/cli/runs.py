@@ -24,9 +24,11 @@ def status(out: str) -> None:
         click.echo(f"input: {found.planned_rows:,} rows")
     for stage in found.stages:
         missing = stage.missing or ()
-        total = "" if stage.missing is None else f" of {stage.parts + len(missing)}"
+        total = f"{stage.parts}" if stage.missing is None else f"{stage.parts} of {stage.parts + len(missing)}"
         graphs = f", {stage.graphs:,} graphs" if stage.graphs else ""
-        click.echo(f"{stage.name}: {stage.parts}{total} parts{graphs}, {format_seconds(stage.seconds)} of work")
+        click.echo(
+            f"{stage.name}: {total} {'part' if total == '1' else 'parts'}{graphs}, {format_seconds(stage.seconds)} of work"
+        )
         if missing:
             click.echo(f"  missing: {index_ranges(missing)}")
     click.echo(f"embeddings: {format_bytes(found.n_bytes)}")

@@ -1,4 +1,4 @@
-"""The short summary that a run ends with."""
+"""What a command has to say at its end: the summary of a run, and what a check has found."""
 
 from typing import TYPE_CHECKING
 
@@ -8,7 +8,11 @@ from wegl_dask.progress import format_bytes, format_seconds
 from wegl_dask.spec import JobSpec
 
 if TYPE_CHECKING:
+    from wegl_dask.checking import Finding
     from wegl_dask.pipeline import RunSummary
+    from wegl_dask.sources.base import SourcePlan
+
+_LABELS = {"none": "none", "target": "one number a graph"}
 
 
 def print_summary(spec: JobSpec, summary: "RunSummary") -> None:

@@ -35,6 +35,12 @@ class ParquetTable:
         with self._opened() as (file, _):
             return int(file.metadata.num_rows)
 
+    def columns(self) -> list[str]:
+        """Read the names of the columns."""
+        with self._opened() as (file, _):
+            names: list[str] = file.schema_arrow.names
+            return names
+
     def scan(self, choose: Choose, nodes_per_shard: int, visit: Visit | None) -> list[list[dict[str, Any]]]:
         """Cut the file; see `wegl_dask.sources.text_tables.TextTable.scan`."""
         rows_per_cut = max(1, nodes_per_shard // NODES_PER_ROW)

@@ -58,6 +58,11 @@ class SmilesSource:
             self._file(piece)
         return pieces
 
+    def check(self, piece: str) -> None:
+        """Look for the columns that the job file names at the beginning of one file."""
+        roles = self._roles(piece)
+        _columns_from_file(piece, self._file(piece).columns(), roles, self._lookup(roles))
+
     def scan(self, piece: str, nodes_per_shard: int) -> dict[str, Any]:
         """Cut one file, and look at its labels if they may be classes."""
         require_rdkit()

@@ -31,6 +31,16 @@ class TextTable:
     name: str
     dialect: Dialect
 
+    def columns(self) -> tuple[str, ...]:
+        """Open the file, and read the names of its columns."""
+        blocks = read_blocks(self.name, self.dialect.records)
+        first = next((block for block in blocks if block.filled.any()), None)
+        if self.dialect.columns is not None:
+            return self.dialect.columns
+        if first is None:
+            raise self._has_no_header()
+        return self.dialect.header(first.without_first()[0], self.name)
+
     def scan(self, choose: Choose, nodes_per_shard: int, visit: Visit | None) -> list[list[dict[str, Any]]]:
         """Cut the file.
 
@@ -54,7 +64,7 @@ class TextTable:
             if visit is not None:
                 visit(zip(count(), map(parser, rest.rows()), strict=False))
         if parser is None:
-            raise SourceError(f"{self.name} is empty; a header is needed, or source.columns")
+            raise self._has_no_header()
         ranges = [] if cutter is None else cutter.finish()
         cuts = [
             {
@@ -73,6 +83,9 @@ class TextTable:
                 parser = RowParser(self.dialect, cut.where["width"], tuple(cut.where["positions"]))
                 part = RecordRange(*cut.where["range"])
                 yield cut, zip(count(part.first_row), map(parser, reader.rows(part)), strict=False)
+
+    def _has_no_header(self) -> SourceError:
+        return SourceError(f"{self.name} is empty; a header is needed, or source.columns")
 
     def _parser(self, columns: Sequence[str], choose: Choose) -> RowParser:
         positions = tuple(columns.index(name) for name in choose(columns))

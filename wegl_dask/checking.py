@@ -1,0 +1,133 @@
+"""What a job would read and write, found out without computing anything: ``wegl-dask check``."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from wegl_dask.claims import JOB_NAME, changed_keys
+from wegl_dask.errors import JobFileError, SourceError
+from wegl_dask.features import build_features, default_features
+from wegl_dask.graphs import GraphSchema
+from wegl_dask.ingest import check_plan, shard_size
+from wegl_dask.molecules import require_rdkit
+from wegl_dask.sources import open_source
+from wegl_dask.sources.base import Source, SourcePlan
+from wegl_dask.sources.smiles import SmilesSource
+from wegl_dask.sources.streams import open_stream
+from wegl_dask.spec import FileTable, JobSpec
+from wegl_dask.storage import RunFolder
+
+SCANNED_NODES = 2_000_000
+"""A source of more nodes than this, by a guess, is opened and not read through."""
+
+OPENED_PIECES = 100
+"""Files that are opened, of those that are not read through."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What a job would read and write.
+
+    Attributes
+    ----------
+    pieces : sequence of str
+        The files or data sets.
+    estimated_nodes : int
+    opened : int
+        Pieces that were opened.
+    plan : SourcePlan or None
+        How the source is cut; None where it is too large to be read through here.
+    node_features, edge_features : str
+        What the job takes; "" where that depends on a source that was not read through.
+    folder : str
+        Where the output goes.
+    folder_state : str
+        What is there already.
+    """
+
+    pieces: Sequence[str]
+    estimated_nodes: int
+    opened: int
+    plan: SourcePlan | None
+    node_features: str
+    edge_features: str
+    folder: str
+    folder_state: str
+
+
+def check_job(spec: JobSpec) -> Finding:
+    """Look at the source and the output folder of a job.
+
+    A data set that may be downloaded and is not there is downloaded, as the run would. A source of moderate size is
+    read through as the first stage of a run does; of a larger one the files are opened, and the columns that the job
+    names are looked for.
+
+    Raises
+    ------
+    WeglError
+        If the run would be refused: a file cannot be read, a column or a feature is not there, a package is missing,
+        the output folder holds something else.
+    """
+    folder_state = _folder_state(spec)
+    source = open_source(spec.source, spec.task)
+    if spec.source.kind in {"smiles", "sdf"}:
+        require_rdkit()
+    pieces, nodes = source.pieces(), source.estimated_nodes()
+    if nodes <= SCANNED_NODES:
+        plan = _scan(spec, source, pieces, nodes)
+        node_features, edge_features = _features(spec, plan.schema)
+        opened = len(pieces)
+    else:
+        plan = None
+        opened = _open(source, spec, pieces)
+        node_features, edge_features = ", ".join(spec.nodes.features or ()), spec.edges.features or ""
+    folder = RunFolder(spec.output.path).location()
+    return Finding(pieces, nodes, opened, plan, node_features, edge_features, folder, folder_state)
+
+
+def _scan(spec: JobSpec, source: Source, pieces: Sequence[str], nodes: int) -> SourcePlan:
+    nodes_per_shard = spec.source.nodes_per_shard or shard_size(nodes)
+    plan = source.plan([source.scan(piece, nodes_per_shard) for piece in pieces])
+    if not plan.units:
+        raise SourceError(f"the source holds no graphs: {', '.join(pieces[:3])}")
+    check_plan(spec, plan)
+    return plan
+
+
+def _features(spec: JobSpec, schema: GraphSchema) -> tuple[str, str]:
+    nodes = spec.nodes.features or default_features(schema)
+    edges = spec.edges.features or ("labels" if schema.edge_category_counts else "none")
+    try:
+        build_features(schema, nodes, max_degree=0, degree_clip=0, embedding_width=1, seed=0)
+    except ValueError as error:
+        raise JobFileError(str(error)) from error
+    return ", ".join(nodes), edges
+
+
+def _open(source: Source, spec: JobSpec, pieces: Sequence[str]) -> int:
+    for piece in pieces[:OPENED_PIECES]:
+        if isinstance(source, SmilesSource):
+            source.check(piece)
+        elif isinstance(spec.source, FileTable) and spec.source.kind != "networkx":
+            with open_stream(piece) as stream:
+                stream.read(1)
+    return min(len(pieces), OPENED_PIECES)
+
+
+def _folder_state(spec: JobSpec) -> str:
+    folder = RunFolder(spec.output.path)
+    content = folder.read_if_there(JOB_NAME)
+    if content is None:
+        strangers = [name for name in folder.listing() if not name.startswith(".")]
+        if strangers:
+            raise JobFileError(
+                f"{folder.location()} is not a run folder, and it holds {strangers[0]}: choose a new or an empty folder for "
+                "output.path"
+            )
+        return "a new folder"
+    changes = changed_keys(content.decode(errors="replace"), spec.to_toml())
+    if changes:
+        raise JobFileError(
+            f"{folder.location()} holds the run of a different job ({'; '.join(changes)}): choose another output.path, or "
+            "clear the folder with  wegl-dask run --overwrite"
+        )
+    return "a finished run of this job" if folder.has_succeeded() else "a run of this job that has not finished"

@@ -1,0 +1,170 @@
+"""How far a run is, from what it has left in its folder: it may be running, killed or finished."""
+
+import json
+import os
+import socket
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Literal
+
+from wegl_dask.locks import DEAD_AFTER, LOCK_NAME
+from wegl_dask.records import PartRecord
+from wegl_dask.sources.base import SourcePlan
+from wegl_dask.storage import RunFolder
+
+State = Literal["finished", "running", "stopped"]
+
+STAGES = ("scan", "ingest", "moments", "merge", "projection", "sample", "reference", "embed")
+"""Stages that leave records, in their order."""
+
+
+@dataclass(frozen=True)
+class StageStatus:
+    """How far one stage is.
+
+    Attributes
+    ----------
+    name : str
+    parts : int
+        Parts that are there.
+    missing : tuple of int, or None
+        Indices of the shards that have no part yet; None while it is not known which there will be.
+    graphs : int
+        Graphs in those parts; 0 for stages that are not about graphs.
+    seconds : float
+        Time that the parts took, added up over all workers.
+    """
+
+    name: str
+    parts: int
+    missing: tuple[int, ...] | None
+    graphs: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class RunStatus:
+    """How far a run is.
+
+    Attributes
+    ----------
+    location : str
+    state : {"finished", "running", "stopped"}
+        A run that is neither finished nor running can be continued.
+    holder : str
+        Which process holds the folder, if any is known to.
+    planned_rows : int or None
+        Rows of the input; None while they have not been counted.
+    stages : tuple of StageStatus
+        Of the stages that have left a record, and of "ingest" and "embed" once the input is cut into shards.
+    rejected : dict of str to int
+        Rows rejected so far, by reason, the values in it left out.
+    n_bytes : int
+        Size of the embeddings so far.
+    """
+
+    location: str
+    state: State
+    holder: str
+    planned_rows: int | None
+    stages: tuple[StageStatus, ...]
+    rejected: Mapping[str, int]
+    n_bytes: int
+
+
+def read_status(folder: RunFolder) -> RunStatus:
+    """Read how far a run is; nothing is changed in its folder.
+
+    Raises
+    ------
+    WeglError
+        If it is not a run folder, or the store cannot be read.
+    """
+    folder.job_toml()
+    records = folder.records()
+    rows = _planned_rows(records)
+    reasons: Counter[str] = Counter()
+    for record in records:
+        reasons.update(record.extra.get("reasons", {}))
+    state, holder = _state(folder)
+    return RunStatus(
+        location=folder.location(),
+        state=state,
+        holder=holder,
+        planned_rows=None if rows is None else sum(rows.values()),
+        stages=tuple(stage for name in STAGES if (stage := _stage(name, records, rows)) is not None),
+        rejected=dict(reasons.most_common()),
+        n_bytes=sum(file.n_bytes for record in records for file in record.files if file.folder == "data"),
+    )
+
+
+def index_ranges(indices: Sequence[int]) -> str:
+    """Write sorted indices down in ranges.
+
+    Examples
+    --------
+    >>> index_ranges([3, 4, 5, 9])
+    '3-5, 9'
+    """
+    ranges: list[list[int]] = []
+    for index in indices:
+        if ranges and ranges[-1][-1] == index - 1:
+            ranges[-1][1:] = [index]
+        else:
+            ranges.append([index])
+    return ", ".join("-".join(map(str, ends)) for ends in ranges)
+
+
+def _planned_rows(records: Sequence[PartRecord]) -> dict[int, int] | None:
+    """Rows of the input in each shard, by its index; None where the input is not cut yet."""
+    plans = [record for record in records if record.stage == "plan"]
+    if not plans:
+        return None
+    units = SourcePlan.from_json(plans[0].extra["plan"]).units
+    return {cut.shard: cut.n_rows for unit in units for cut in unit.cuts}
+
+
+def _stage(name: str, records: Sequence[PartRecord], planned: Mapping[int, int] | None) -> StageStatus | None:
+    own = [record for record in records if record.stage == name]
+    is_planned = planned is not None and name in {"ingest", "embed"}
+    if not own and not is_planned:
+        return None
+    there = {record.index for record in own}
+    return StageStatus(
+        name=name,
+        parts=len(own),
+        missing=tuple(sorted(set(planned or ()) - there)) if is_planned else None,
+        graphs=sum(record.rows("graphs") + record.rows("data") for record in own),
+        seconds=sum(record.seconds for record in own),
+    )
+
+
+def _state(folder: RunFolder) -> tuple[State, str]:
+    lock = folder.read_if_there(LOCK_NAME)
+    if lock is not None:
+        try:
+            found = json.loads(lock)
+            host, process, since = str(found["host"]), int(found["pid"]), found["since"]
+        except (ValueError, KeyError, TypeError):
+            return "running", "a process that its lock does not name"
+        if _may_be_alive(folder, host, process):
+            return "running", f"process {process} on {host}, since {since}"
+    return ("finished" if folder.has_succeeded() else "stopped"), ""
+
+
+def _may_be_alive(folder: RunFolder, host: str, process: int) -> bool:
+    """Whether the run that left a lock may still be there; one that was killed leaves its lock behind."""
+    if not folder.is_local:
+        renewed = folder.modified(LOCK_NAME)
+        return renewed is None or (datetime.now(UTC) - renewed).total_seconds() < DEAD_AFTER
+    if host != socket.gethostname():
+        return True
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
