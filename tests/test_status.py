@@ -1,0 +1,135 @@
+"""How far a run is, from what it left in its folder."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from datetime import UTC, datetime
+
+import pytest
+
+from wegl_dask.errors import WeglError
+from wegl_dask.graphs import GraphSchema
+from wegl_dask.sources.base import Cut, LabelSchema, SourcePlan, Unit
+from wegl_dask.status import index_ranges, read_status
+from wegl_dask.storage import RunFolder
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A run of four shards of ten rows that was stopped: all are ingested, 0 and 2 are embedded."""
+    folder = RunFolder(str(tmp_path / "run"))
+    folder.write("job.toml", b"")
+    cuts = [Cut(shard, 10, {}, "") for shard in range(4)]
+    plan = SourcePlan(GraphSchema(), LabelSchema(), {}, (Unit("a", tuple(cuts)),))
+    with folder.recording("plan", 0, "") as part:
+        part.note(plan=plan.to_json())
+    for shard in range(4):
+        with folder.recording("ingest", shard, "") as part:
+            part.write("graphs", b"graphs", rows=9)
+            part.write("rejected", b"rejected", rows=1)
+            part.note(reasons={"the graph has no nodes": 1})
+    for shard in (0, 2):
+        with folder.recording("embed", shard, "") as part:
+            part.write("data", b"12345", rows=8)
+            part.write("rejected", b"rejected", rows=1, tag="embed")
+            part.note(reasons={"the graph has no nodes": 1} if shard else {"exact solver: unbounded": 1})
+    return folder
+
+
+def lock(folder, **found):
+    folder.write(
+        ".lock", json.dumps({"host": socket.gethostname(), "pid": os.getpid(), "since": "now"} | found).encode()
+    )
+
+
+def dead_process():
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    process.wait()
+    return process.pid
+
+
+def test_parts_are_counted_by_stage_with_those_that_are_missing(folder):
+    status = read_status(folder)
+    assert status.planned_rows == 40
+    stages = {stage.name: (stage.parts, stage.missing, stage.graphs) for stage in status.stages}
+    assert stages == {"ingest": (4, (), 36), "embed": (2, (1, 3), 16)}
+    assert status.n_bytes == 10
+
+
+def test_rejected_rows_are_counted_by_reason_over_all_stages(folder):
+    assert read_status(folder).rejected == {"the graph has no nodes": 5, "exact solver: unbounded": 1}
+
+
+def test_a_run_that_has_not_looked_at_its_input_yet_has_no_stages(tmp_path):
+    folder = RunFolder(str(tmp_path))
+    folder.write("job.toml", b"")
+    status = read_status(folder)
+    assert status.planned_rows is None
+    assert status.stages == ()
+    assert status.state == "stopped"
+
+
+def test_stages_that_do_not_follow_the_shards_have_no_missing_parts(folder):
+    with folder.recording("moments", 1, ""):
+        pass
+    (moments,) = (stage for stage in read_status(folder).stages if stage.name == "moments")
+    assert (moments.parts, moments.missing) == (1, None)
+
+
+def test_a_run_without_a_lock_has_stopped_and_with_its_mark_is_finished(folder):
+    assert read_status(folder).state == "stopped"
+    folder.mark_success()
+    assert read_status(folder).state == "finished"
+
+
+def test_a_run_is_running_while_the_process_that_locked_the_folder_is_alive(folder):
+    lock(folder)
+    status = read_status(folder)
+    assert status.state == "running"
+    assert status.holder == f"process {os.getpid()} on {socket.gethostname()}, since now"
+
+
+def test_a_lock_that_a_killed_process_left_behind_does_not_count(folder):
+    lock(folder, pid=dead_process())
+    assert read_status(folder).state == "stopped"
+
+
+def test_a_process_of_another_host_may_be_alive(folder):
+    lock(folder, host="elsewhere", pid=dead_process())
+    assert read_status(folder).state == "running"
+
+
+def test_a_lock_that_cannot_be_read_is_somebodys(folder):
+    folder.write(".lock", b"?")
+    assert read_status(folder).holder == "a process that its lock does not name"
+
+
+@pytest.mark.parametrize(("age", "state"), [(1, "running"), (3600, "stopped")])
+def test_on_an_object_store_a_lock_counts_as_long_as_it_is_renewed(age, state, monkeypatch):
+    folder = RunFolder(f"memory://status/{age}")
+    folder.write("job.toml", b"")
+    lock(folder, host="elsewhere")
+    renewed = datetime.fromtimestamp(datetime.now(UTC).timestamp() - age, UTC)
+    monkeypatch.setattr(RunFolder, "modified", lambda _self, _name: renewed)
+    assert read_status(folder).state == state
+
+
+def test_nothing_is_changed_in_the_folder(folder, tmp_path):
+    lock(folder)
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
+    read_status(folder)
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
+
+
+def test_a_folder_that_is_no_run_is_refused(tmp_path):
+    with pytest.raises(WeglError, match=r"is not a run folder: it has no job\.toml"):
+        read_status(RunFolder(str(tmp_path)))
+
+
+@pytest.mark.parametrize(
+    ("indices", "text"), [([], ""), ([7], "7"), ([0, 1], "0-1"), ([0, 2, 3, 4, 9, 10], "0, 2-4, 9-10")]
+)
+def test_indices_are_written_in_ranges(indices, text):
+    assert index_ranges(indices) == text
