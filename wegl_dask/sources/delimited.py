@@ -1,12 +1,13 @@
 """Delimited text: how a record becomes a row of columns, or the reason why it does not."""
 
-import codecs
 import csv
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from wegl_dask.errors import SourceError
 from wegl_dask.sources.records import Lines
+
+_ASCII = b"\t\n\r" + bytes(range(0x20, 0x7F))
 
 
 @dataclass(frozen=True)
@@ -32,14 +33,17 @@ class Dialect:
 
     def __post_init__(self) -> None:
         try:
-            codecs.lookup(self.encoding)
-            alike = '\n\r",\t0Aa'.encode(self.encoding) == b'\n\r",\t0Aa'
+            alike = _ASCII.decode(self.encoding) == _ASCII.decode()
         except LookupError as error:
-            raise SourceError(f"source.encoding = {self.encoding!r} is no encoding that Python knows") from error
+            raise SourceError(
+                f"source.encoding = {self.encoding!r} is no encoding of text that Python knows"
+            ) from error
+        except UnicodeDecodeError:
+            alike = False
         if not alike:
             raise SourceError(
-                f"source.encoding = {self.encoding!r}: files are cut at line ends, so an encoding is needed that has "
-                "ASCII's; convert the file to UTF-8"
+                f"source.encoding = {self.encoding!r}: files are cut between bytes, so an encoding is needed that "
+                "contains ASCII; convert the file to UTF-8"
             )
         if self.delimiter is not None and (not self.delimiter.isascii() or self.delimiter in '"\r\n\0'):
             raise SourceError(

@@ -7,7 +7,7 @@ from typing import Any
 
 from wegl_dask.errors import SourceError
 from wegl_dask.molecules import graphs_from_smiles, require_rdkit
-from wegl_dask.sources.base import SourcePlan, SourceShard, Unit
+from wegl_dask.sources.base import SourcePlan, SourceShard, Unit, fingerprint
 from wegl_dask.sources.columns import Roles, Row, arranged, build_shard, missing_column, plan_molecules
 from wegl_dask.sources.delimited import Dialect
 from wegl_dask.sources.lookup import Lookup, open_lookup
@@ -86,6 +86,7 @@ class SmilesSource:
             cut["where"]["columns"] = list(columns)
             if lookup is not None:
                 cut["where"]["lookup"] = lookup.fingerprint
+                cut["fingerprint"] = fingerprint(cut["fingerprint"], lookup.fingerprint)
         return {"piece": piece, "units": units, "survey": None if survey is None else survey.to_json()}
 
     def plan(self, scans: Sequence[dict[str, Any]]) -> SourcePlan:
@@ -150,7 +151,8 @@ def _columns_from_file(piece: str, there: Sequence[str], roles: Roles, lookup: L
     for name in chosen:
         if name not in there:
             where = piece if lookup is None else f"{piece}, with the {lookup.name} of {', '.join(lookup.columns)},"
-            raise missing_column(where, roles.key_of(name), name, there)
+            key = roles.key_of(name) if name in roles.names else "source.lookup.on"
+            raise missing_column(where, key, name, there)
         if there.count(name) > 1:
             raise SourceError(f"{piece} has two columns {name!r}; rename one of them")
     return tuple(dict.fromkeys(chosen))
