@@ -300,6 +300,7 @@ def test_a_local_cluster_leaves_nothing_behind(script, tmp_path, monkeypatch):
 
 JOB = """
 import os
+import signal
 import sys
 import time
 
@@ -323,10 +324,11 @@ def main():
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         main()
     except KeyboardInterrupt:
-        sys.exit("interrupted")
+        sys.exit("stopped")
 """
 
 
@@ -370,17 +372,17 @@ def nothing_lives_in_group(group):
     return False
 
 
-@pytest.mark.parametrize("presses", [1, 3])
-def test_ctrl_c_ends_workers_at_once_and_quietly(script, tmp_path, presses):
+@pytest.mark.parametrize("signals", [[signal.SIGINT], [signal.SIGINT] * 3, [signal.SIGTERM]])
+def test_a_signal_to_all_processes_ends_workers_at_once_and_quietly(script, tmp_path, signals):
     scratch = tmp_path / "scratch"
     scratch.mkdir()
     process = script(JOB, str(scratch))
     assert process.stdout.readline() == "running\n"
-    for _ in range(presses):
-        os.killpg(process.pid, signal.SIGINT)
-    _, errors = process.communicate(timeout=20)
-    if presses == 1:
-        assert errors == "interrupted\n"
+    for each in signals:
+        os.killpg(process.pid, each)
+    _, errors = process.communicate(timeout=30)
+    if len(signals) == 1:
+        assert errors == "stopped\n"
         assert process.returncode == 1
     assert process.returncode != 0
     assert list(scratch.iterdir()) == []

@@ -112,7 +112,7 @@ def _local_client(table: ClusterTable) -> Iterator[Client]:
             "distributed.scheduler.allowed-failures": table.allowed_failures,
             **{f"distributed.nanny.pre-spawn-environ.{name}": value for name, value in WORKER_ENVIRONMENT.items()},
         }
-        with _interrupts_held(), dask.config.set(settings):
+        with _signals_held(), dask.config.set(settings):
             cluster = _start_cluster(table, n_workers, memory)
             client = Client(cluster)
             stack.callback(_close_local, client, cluster)
@@ -142,7 +142,7 @@ def _start_cluster(table: ClusterTable, n_workers: int, memory: int) -> LocalClu
 
 def _close_local(client: Client, cluster: LocalCluster) -> None:
     # An impatient second Ctrl-C must not leave processes behind; closing takes less than a second.
-    with _interrupts_held(), _silenced():
+    with _signals_held(), _silenced():
         cluster.sync(_kill_workers, cluster)
         client.close(timeout=CLOSE_SECONDS)
         cluster.close(timeout=CLOSE_SECONDS)
@@ -239,12 +239,13 @@ def _scratch_folder(parent: str | None) -> Iterator[str]:
 
 
 @contextmanager
-def _interrupts_held() -> Iterator[None]:
-    """Put off Ctrl-C to the end of the block, and keep it from the processes and threads that start in the block.
+def _signals_held() -> Iterator[None]:
+    """Put off Ctrl-C and SIGTERM to the end of the block, and keep them from what starts in the block.
 
-    A terminal sends it to the workers as well, each of which would print a traceback; they are stopped from here.
+    A terminal and a batch system send them to the workers as well, which would die with a traceback and be started
+    anew; they are stopped from here. The threads that start workers later inherit it.
     """
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
     try:
         yield
     finally:
@@ -291,7 +292,7 @@ def _scheduler_client(table: ClusterTable) -> Iterator[Client]:
         yield client
     finally:
         # A scheduler that does not answer any more must not keep the job from ending.
-        with _interrupts_held(), _silenced(), suppress(TimeoutError):
+        with _signals_held(), _silenced(), suppress(TimeoutError):
             client.close(timeout=CLOSE_SECONDS)
 
 
