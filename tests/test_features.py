@@ -1,3 +1,4 @@
+import tracemalloc
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -61,6 +62,16 @@ def test_large_vocabularies_have_columns_of_their_own_even_where_categories_are_
     batch = make_batch([graph], node_labels=(20_000, 20_000))
     batch = replace(batch, node_categories=batch.node_categories.astype(np.int16))
     assert layout(batch.schema, "labels").raw_matrix(batch).indices.tolist() == [5, 39_999]
+
+
+def test_large_vocabularies_need_no_dense_matrix():
+    tracemalloc.start()
+    features = layout(GraphSchema((30_000, 500)), "labels", "degrees")
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert features.n_features == 30_511
+    # The identity of that width has 7 GB.
+    assert peak < 1e6
 
 
 def test_degrees_are_one_hot_and_count_no_self_connection(two_graphs):

@@ -1,6 +1,7 @@
 """Node embeddings against the paper's equations, written out a node, an edge and a channel at a time."""
 
 import math
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -293,6 +294,21 @@ def test_no_graphs_have_no_moments_and_no_points(mutag, fit_points):
     points, offsets = model.evaluate(nothing)
     assert points.shape == (0, 3)
     assert offsets.tolist() == [0]
+
+
+@pytest.mark.parametrize("name", ["enzymes", "molhiv_500"])
+def test_the_narrow_types_of_graph_shards_give_the_same_points(embedded, name):
+    case = embedded(name)
+    batch = replace(
+        case.batch,
+        edge_source=case.batch.edge_source.astype(np.int32),
+        edge_target=case.batch.edge_target.astype(np.int32),
+        node_categories=case.batch.node_categories.astype(np.int16),
+        edge_categories=case.batch.edge_categories.astype(np.int16),
+        node_attributes=case.batch.node_attributes.astype(np.float32),
+    )
+    wide = replace(case.batch, node_attributes=batch.node_attributes.astype(np.float64))
+    np.testing.assert_array_equal(case.model.evaluate(batch)[0], case.model.evaluate(wide)[0])
 
 
 @pytest.mark.parametrize("name", ["ptc_mr", "molhiv_500"])

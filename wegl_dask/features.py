@@ -153,7 +153,7 @@ def build_features(
         If a feature is asked for that the graphs do not carry.
     """
     layout: list[FeatureBlock] = []
-    encoded: list[FloatMatrix] = []
+    encoded: list[FloatMatrix | sparse.dia_array] = []
     for name in names:
         match name:
             case "labels":
@@ -176,7 +176,7 @@ def build_features(
         if not new:
             raise ValueError(f"nodes.features asks for {name}, and these graphs have none")
         width = sum(block.width for block in new)
-        encoded.append(atom_embedding(embedding_width, seed) if name == "atom_embedding" else np.eye(width))
+        encoded.append(atom_embedding(embedding_width, seed) if name == "atom_embedding" else sparse.eye_array(width))
         layout += new
     encoder = sparse.block_diag(encoded).toarray() if "atom_embedding" in names else None
     return NodeFeatures(tuple(layout), encoder)
