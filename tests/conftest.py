@@ -8,6 +8,8 @@ numbers a node), `edges` (pairs, as listed), `edge_labels`, `edge_attributes`. `
 import gzip
 import itertools
 import os
+import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
@@ -320,3 +322,30 @@ def assert_same_batch():
                 assert one == two, field.name
 
     return check
+
+
+@pytest.fixture(scope="session")
+def dask_client():
+    """A client of two worker processes, which all tests of whole jobs share; tests leave its workers as they found them.
+
+    A part may cost two workers their lives before it counts as failed.
+    """
+    from wegl_dask.cluster import open_client
+    from wegl_dask.spec import ClusterTable
+
+    table = ClusterTable(workers=2, allowed_failures=1, memory_limit="2GB", dashboard_address=None)
+    with open_client(table) as client:
+        yield client
+
+
+@pytest.fixture(scope="session")
+def quickstart(tmp_path_factory):
+    """The quickstart job, run once by the command in a folder of its own: `folder`, `stdout` and `stderr`."""
+    pytest.importorskip("rdkit")
+    repository = Path(__file__).parents[1]
+    folder = tmp_path_factory.mktemp("quickstart")
+    environment = {**os.environ, "PYTHONPATH": str(repository)}
+    command = [sys.executable, "-m", "wegl_dask", "run", str(repository / "jobs" / "quickstart.toml")]
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+    return SimpleNamespace(folder=folder, stdout=done.stdout, stderr=done.stderr)

@@ -1,0 +1,320 @@
+"""The command line: help, messages and exit codes, and what each command leaves behind."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+from click.testing import CliRunner
+
+from wegl_dask import checking
+from wegl_dask.cli import main
+from wegl_dask.errors import MissingDependencyError
+from wegl_dask.spec import documented_keys
+
+REPOSITORY = Path(__file__).parents[1]
+COMMANDS = ["run", "check", "ingest", "init", "status", "verify"]
+
+TRIANGLE_AND_PATH = {
+    "A": "1, 2\n2, 3\n3, 1\n4, 5\n",
+    "graph_indicator": "1\n1\n1\n2\n2\n",
+    "graph_labels": "0\n1\n",
+    "node_labels": "0\n1\n1\n0\n1\n",
+}
+
+
+@pytest.fixture
+def call(tmp_path, monkeypatch):
+    """Run the command in this process, in a folder of its own."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments):
+        return CliRunner().invoke(main, list(arguments), prog_name="wegl-dask", terminal_width=80)
+
+    return run
+
+
+@pytest.fixture
+def job(tmp_path):
+    """Write a job file of two small graphs, and the graphs."""
+    raw = tmp_path / "data" / "SMALL" / "raw"
+    raw.mkdir(parents=True)
+    for kind, text in TRIANGLE_AND_PATH.items():
+        (raw / f"SMALL_{kind}.txt").write_text(text)
+    path = tmp_path / "job.toml"
+    path.write_text(
+        'name = "small"\n[source]\nkind = "tud"\nroot = "data"\nname = "SMALL"\ndownload = false\n'
+        '[reference]\npoints = 2\n[cluster]\nworkers = 1\n[output]\npath = "out"\n'
+    )
+    return "job.toml"
+
+
+def smiles_job(folder, *, text, name="molecules.csv", source=""):
+    (folder / name).write_text(text)
+    (folder / "job.toml").write_text(f'[source]\nkind = "smiles"\npath = "{name}"\n{source}\n[output]\npath = "out"\n')
+    return "job.toml"
+
+
+def error_of(result, code):
+    """Return the one line that a command failed with."""
+    assert result.exit_code == code, result.output
+    assert result.stdout == ""
+    assert result.stderr.endswith("\n")
+    line = result.stderr[:-1]
+    assert "\n" not in line
+    return line.removeprefix("wegl-dask: ")
+
+
+# Help
+
+
+def test_the_help_lists_the_commands_in_the_order_of_their_use(call):
+    text = call("--help").output
+    listed = [line.split()[0] for line in text.partition("Commands:\n")[2].splitlines()]
+    assert listed == COMMANDS
+
+
+@pytest.mark.parametrize("command", [[], *([command] for command in COMMANDS)])
+def test_help_fits_into_80_columns(call, command):
+    result = call(*command, "--help")
+    assert result.exit_code == 0
+    assert max(map(len, result.output.splitlines())) <= 80
+
+
+def test_the_help_of_run_explains_every_key_under_its_table(call):
+    text = call("run", "--help").output
+    for key in documented_keys():
+        table = text.partition(f"\n[{key.table}]\n" if key.table else "\nAt the top\n")[2].partition("\n\n")[0]
+        assert f"\n  {key.leaf} = " in f"\n{table}", key
+    words = " ".join(text.split())
+    for key in documented_keys():
+        assert key.meaning in words, key
+
+
+def test_help_and_the_reading_of_a_job_wait_for_no_slow_import():
+    code = (
+        "import sys\n"
+        "from wegl_dask.cli import main\n"
+        "main(['run', '--help'], standalone_mode=False)\n"
+        "slow = {'numpy', 'pyarrow', 'dask', 'distributed', 'scipy', 'sklearn', 'ot', 'torch', 'fsspec'}\n"
+        "print(sorted(slow & set(sys.modules)))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=REPOSITORY)
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
+# Usage
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["rnu"], "No such command 'rnu'."),
+        (["--frob"], "No such option"),
+        (["run"], "Missing argument 'JOB'. See  wegl-dask run --help"),
+        (["run", "a", "b"], "Got unexpected extra argument (b) See  wegl-dask run --help"),
+        (["run", "a", "--overwite"], "--overwite"),
+        (["run", "a", "--set"], "--set"),
+        (["run", "."], "is a directory"),
+        (["run", "absent.toml"], "cannot read the job file absent.toml: No such file or directory"),
+        (["status"], "Missing argument 'OUT'. See  wegl-dask status --help"),
+    ],
+)
+def test_a_usage_error_is_one_line_and_exit_code_2(call, arguments, message):
+    assert message in error_of(call(*arguments), 2)
+
+
+@pytest.mark.parametrize("command", ["run", "ingest", "check"])
+def test_a_job_file_that_is_not_allowed_is_one_line_and_exit_code_2(call, job, command):
+    message = error_of(call(command, job, "--set", "transport.solvr=exact"), 2)
+    assert message == "job.toml: unknown key transport.solvr; did you mean transport.solver?"
+
+
+# check
+
+
+def test_check_says_what_a_job_would_read_and_write(call, job, tmp_path):
+    result = call("check", job)
+    assert result.exit_code == 0
+    assert result.stdout.splitlines() == [
+        "small: the job can be run",
+        "source: tud, about 2 nodes; SMALL",
+        "  2 rows, to be cut into 1 shard",
+        "  labels: 2 classes (0, 1); split: no",
+        "  nodes: categories [2], 0 attributes",
+        "  edges: categories [], 0 attributes",
+        "node features: labels",
+        "edge features: none",
+        f"output: {tmp_path / 'out'}: a new folder",
+    ]
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("override", "code", "message"),
+    [
+        ("source.root=elsewhere", 1, "the data set SMALL is not there: SMALL_A.txt was looked for in elsewhere/SMALL"),
+        ('nodes.features=["attributes"]', 2, "nodes.features asks for attributes, and these graphs have none"),
+        ("edges.features=labels", 2, 'edges.features = "labels", and the edges of this source have no labels'),
+        ("output.path=data", 2, "is not a run folder, and it holds SMALL"),
+    ],
+)
+def test_check_refuses_what_a_run_would_refuse(call, job, override, code, message):
+    assert message in error_of(call("check", job, "--set", override), code)
+
+
+def test_check_finds_a_line_that_is_wrong(call, job, tmp_path):
+    (tmp_path / "data/SMALL/raw/SMALL_A.txt").write_text("1, 2\n2, x\n")
+    assert "line 2 of data/SMALL/raw/SMALL_A.txt is '2, x'" in error_of(call("check", job), 1)
+
+
+@pytest.mark.parametrize("scanned_nodes", [-1, 1000])
+@pytest.mark.parametrize(
+    "case",
+    [
+        ({"text": "smiles,y\nCC,1\n", "source": 'targets = ["z"]'}, "'z'"),
+        ({"text": "mol,y\nCC,1\n"}, "'smiles'"),
+        ({"text": ""}, "is empty; a header is needed"),
+    ],
+)
+def test_check_looks_for_the_columns_in_files_of_any_size(call, tmp_path, monkeypatch, scanned_nodes, case):
+    pytest.importorskip("rdkit")
+    monkeypatch.setattr(checking, "SCANNED_NODES", scanned_nodes)
+    written, message = case
+    assert message in error_of(call("check", smiles_job(tmp_path, **written)), 1)
+
+
+def test_check_does_not_read_a_large_source_through(call, tmp_path, monkeypatch):
+    pytest.importorskip("rdkit")
+    monkeypatch.setattr(checking, "SCANNED_NODES", -1)
+    result = call("check", smiles_job(tmp_path, text="smiles\nCC\n"))
+    assert result.exit_code == 0
+    assert "too large to be read through here; 1 of 1 piece opened" in result.stdout
+    assert "rows" not in result.stdout
+
+
+def test_check_opens_a_large_file_of_another_kind(call, tmp_path, monkeypatch):
+    pytest.importorskip("rdkit")
+    monkeypatch.setattr(checking, "SCANNED_NODES", -1)
+    (tmp_path / "a.sdf.gz").write_bytes(b"not compressed")
+    (tmp_path / "job.toml").write_text('[source]\nkind = "sdf"\npath = "a.sdf.gz"\n[output]\npath = "out"\n')
+    assert "a.sdf.gz" in error_of(call("check", "job.toml"), 1)
+
+
+def test_check_names_the_extra_that_brings_a_missing_package(call, tmp_path, monkeypatch):
+    def absent():
+        raise MissingDependencyError.for_extra("rdkit", "molecules")
+
+    monkeypatch.setattr(checking, "require_rdkit", absent)
+    message = error_of(call("check", smiles_job(tmp_path, text="smiles\nCC\n")), 1)
+    assert message.endswith("pip install 'wegl-dask[molecules]'")
+
+
+# init
+
+
+def test_init_without_a_name_lists_the_job_files(call):
+    lines = call("init").stdout.splitlines()
+    names = {line.split()[0] for line in lines}
+    assert names == {
+        str(path.relative_to(REPOSITORY / "jobs").with_suffix(""))
+        for path in (REPOSITORY / "jobs").rglob("*.toml")
+        if "benchmarks" not in path.parts
+    }
+    assert any(line.startswith("quickstart") and "4,999 molecules" in line for line in lines)
+
+
+def test_init_writes_a_job_file_that_can_be_checked(call, tmp_path):
+    result = call("init", "paper/mutag")
+    assert result.stdout == "wrote mutag.toml; run it with  wegl-dask run mutag.toml\n"
+    assert (tmp_path / "mutag.toml").read_bytes() == (REPOSITORY / "jobs/paper/mutag.toml").read_bytes()
+
+
+def test_init_overwrites_nothing(call, tmp_path):
+    (tmp_path / "mine.toml").write_text("mine")
+    message = error_of(call("init", "quickstart", "--output", "mine.toml"), 2)
+    assert message == "mine.toml is there already; remove it or give another name with --output"
+    assert (tmp_path / "mine.toml").read_text() == "mine"
+
+
+def test_init_suggests_the_nearest_name(call):
+    assert error_of(call("init", "quickstrat"), 2) == "there is no job file 'quickstrat'; did you mean quickstart?"
+    assert "there are ogbg-molhiv, quickstart, paper/collab" in error_of(call("init", "zzz"), 2)
+
+
+def test_init_says_why_it_cannot_write(call):
+    message = error_of(call("init", "quickstart", "-o", "absent/job.toml"), 2)
+    assert message == "cannot write absent/job.toml: No such file or directory"
+
+
+# Runs
+
+
+def test_a_run_ends_with_a_summary_and_the_lines_that_read_it(quickstart):
+    assert "quickstart: 4,991 graphs embedded, 8 rows rejected" in quickstart.stdout
+    assert "vectors of 320" in quickstart.stdout
+    assert quickstart.stdout.rstrip().endswith("print(e.X.shape, e.y.shape)")
+    assert "embed: 6 of 6 parts, 4,991 graphs" in quickstart.stderr
+    assert "Traceback" not in quickstart.stderr
+
+
+def test_the_status_of_a_finished_run_has_all_parts_and_rejects(call, quickstart):
+    result = call("status", str(quickstart.folder / "runs/quickstart"))
+    assert result.exit_code == 0
+    lines = result.stdout.splitlines()
+    assert lines[0].endswith("runs/quickstart: finished")
+    assert "input: 4,999 rows" in lines
+    assert any(line.startswith("ingest: 6 of 6 parts, 4,991 graphs") for line in lines)
+    assert any(line.startswith("embed: 6 of 6 parts, 4,991 graphs") for line in lines)
+    assert "rejected: 8 rows" in lines
+    assert not any("missing" in line for line in lines)
+
+
+def test_the_status_of_a_stopped_run_names_the_missing_parts(call, quickstart, tmp_path):
+    copy = shutil.copytree(quickstart.folder / "runs/quickstart", tmp_path / "copy")
+    for name in ("_SUCCESS", "records/embed-00001.json", "records/embed-00002.json", "records/embed-00005.json"):
+        (copy / name).unlink()
+    lines = call("status", "copy").stdout.splitlines()
+    assert lines[0].endswith("copy: stopped; run the job again to go on")
+    assert any(line.startswith("embed: 3 of 6 parts") for line in lines)
+    assert "  missing: 1-2, 5" in lines
+
+
+def test_a_folder_that_is_no_run_has_no_status(call, tmp_path):
+    assert error_of(call("status", "."), 1) == f"{tmp_path} is not a run folder: it has no job.toml. Check the path"
+
+
+@pytest.mark.parametrize("deep", [[], ["--deep"]])
+def test_a_whole_run_is_verified(call, quickstart, deep):
+    result = call("verify", str(quickstart.folder / "runs/quickstart"), *deep)
+    assert result.exit_code == 0
+    assert result.stdout.endswith("every part is there and as it was written\n")
+
+
+def test_verify_names_what_is_wrong_and_fails(call, quickstart, tmp_path):
+    copy = shutil.copytree(quickstart.folder / "runs/quickstart", tmp_path / "copy")
+    part = copy / "data/part-00003.parquet"
+    part.write_bytes(part.read_bytes()[:-1] + b"?")
+    (copy / "data/part-00004.parquet").unlink()
+    result = call("verify", "copy")
+    assert result.exit_code == 1
+    assert result.stdout.splitlines() == [
+        "data/part-00003.parquet: altered: its SHA-256 is not that of what was written",
+        "data/part-00004.parquet: missing",
+    ]
+    assert result.stderr.count("\n") == 1
+    assert f"{copy} has 2 problems: run the job again" in result.stderr
+
+
+def test_ingest_makes_graph_shards_alone(job, tmp_path):
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+    command = [sys.executable, "-m", "wegl_dask", "ingest", job]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "small: 2 graphs read, 0 rows rejected" in done.stdout
+    assert pq.read_table(tmp_path / "out/graphs/part-00000.parquet").column("num_nodes").to_pylist() == [3, 2]
+    assert not (tmp_path / "out/data").exists()
+    assert not (tmp_path / "out/_SUCCESS").exists()
