@@ -1,0 +1,92 @@
+"""The job files that come with the package: each can be run, and those of the paper ask for the paper's features."""
+
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from wegl_dask.checking import check_job
+from wegl_dask.cli.jobs import shipped_jobs
+from wegl_dask.spec import JobSpec, read_job
+
+JOBS = Path(__file__).parents[1] / "jobs"
+PAPER = sorted(path.stem for path in (JOBS / "paper").glob("*.toml"))
+
+NODE_LABELS = {"mutag", "ptc_mr", "enzymes", "proteins", "nci1", "dd"}
+EDGE_LABELS = {"mutag", "ptc_mr"}
+WITH_COMPONENTS = {"reddit-binary", "reddit-multi-5k", "collab"}
+"""Data sets whose node embeddings are wide; the paper has no PCA for them."""
+
+
+@pytest.mark.parametrize("name", shipped_jobs())
+def test_a_job_file_is_read_and_names_its_output_after_itself(name):
+    spec = read_job(shipped_jobs()[name])
+    assert spec.name == name.rpartition("/")[2]
+    assert spec.output.path == f"runs/{name}"
+
+
+@pytest.mark.parametrize("name", shipped_jobs())
+def test_a_job_file_begins_with_a_comment_that_says_what_it_is(name):
+    assert shipped_jobs()[name].read_text(encoding="utf-8").startswith("# ")
+
+
+@pytest.mark.parametrize("name", shipped_jobs())
+def test_a_job_file_has_only_keys_that_are_read(name):
+    written = tomllib.loads(shipped_jobs()[name].read_text(encoding="utf-8"))
+    assert JobSpec.from_values(written).model_dump(exclude_unset=True) == written
+
+
+def test_every_data_set_of_the_papers_tables_has_a_job():
+    assert set(PAPER) == NODE_LABELS | {"imdb-binary", "imdb-multi", *WITH_COMPONENTS}
+    assert (JOBS / "ogbg-molhiv.toml").is_file()
+
+
+@pytest.mark.parametrize("name", PAPER)
+def test_a_job_of_the_paper_takes_the_papers_features(name):
+    spec = read_job(JOBS / "paper" / f"{name}.toml")
+    assert spec.source.kind == "tud"
+    assert spec.source.root == "data/TUDataset"
+    assert spec.source.name == name.upper()
+    assert spec.nodes.features == (["labels"] if name in NODE_LABELS else ["degrees"])
+    assert spec.nodes.degree_clip == 500
+    assert not spec.nodes.virtual_node
+    assert spec.edges.features == ("labels" if name in EDGE_LABELS else "none")
+    assert spec.projection.standardize
+    assert spec.projection.fit_on == "all"
+    assert spec.projection.components == (20 if name in WITH_COMPONENTS else None)
+    assert spec.reference.kind == "kmeans"
+    assert spec.reference.points is None
+    assert spec.transport.solver == "exact"
+
+
+@pytest.mark.parametrize("name", PAPER)
+def test_a_job_of_the_paper_says_where_it_is_in_the_paper(name):
+    comments = [
+        line for line in (JOBS / "paper" / f"{name}.toml").read_text(encoding="utf-8").splitlines() if line[:1] == "#"
+    ]
+    assert "Paper, " in " ".join(comments)
+    assert "TUD Benchmark" in " ".join(comments) or "Implementation Details" in " ".join(comments)
+
+
+@pytest.mark.parametrize(
+    ("name", "size"),
+    [
+        ("mutag", (188, (7,), (4,))),
+        ("ptc_mr", (344, (18,), (4,))),
+        ("enzymes", (600, (3,), ())),
+        ("proteins", (1113, (3,), ())),
+        ("imdb-binary", (1000, (), ())),
+    ],
+)
+def test_a_job_of_the_paper_finds_its_data_set(name, size, shared_data, tmp_path):
+    overrides = [f"source.root={shared_data / 'TUDataset'}", f"output.path={tmp_path / 'out'}"]
+    plan = check_job(read_job(JOBS / "paper" / f"{name}.toml", overrides)).plan
+    rows = sum(cut.n_rows for unit in plan.units for cut in unit.cuts)
+    assert (rows, plan.schema.node_category_counts, plan.schema.edge_category_counts) == size
+
+
+def test_the_quickstart_reads_a_file_that_comes_with_rdkit():
+    pytest.importorskip("rdkit")
+    finding = check_job(read_job(JOBS / "quickstart.toml"))
+    assert finding.node_features == "atom_embedding"
+    assert finding.plan.labels.kind == "target"
