@@ -145,23 +145,33 @@ def _channel_weights(
 def _label_weights(
     batch: GraphBatch, source: IntArray, target: IntArray, virtual: npt.NDArray[np.bool_], spoke_weight: FloatArray
 ) -> tuple[FloatArray, FloatArray]:
-    """Evaluate the weights of one-hot edge features without writing the zeros down."""
+    """Evaluate the weights of one-hot edge features without writing the zeros down.
+
+    A real edge counts in one channel a column, and there its two ends are looked up. An edge of a virtual node counts in
+    all of them, and since the virtual node's degree is the same in all, it takes the sum of the other end's channels.
+    """
     n_nodes = batch.n_nodes
-    spokes = np.bincount(target[virtual], spoke_weight, minlength=n_nodes)
-    real = ~virtual
+    real = np.flatnonzero(~virtual)
     real_source, real_target = source[real], target[real]
-    real_weights = np.zeros(len(real_source))
-    virtual_weights = np.zeros(len(spoke_weight))
+    spokes = np.bincount(target[virtual], spoke_weight, minlength=n_nodes)
+    real_weights = np.zeros(len(real))
     self_weights = np.zeros(n_nodes)
+    channel_sum = np.zeros(n_nodes)
     for column, size in enumerate(batch.schema.edge_category_counts):
-        category = batch.edge_categories[real, column].astype(np.int64)
-        counts = np.bincount(real_target * size + category, minlength=n_nodes * size).reshape(n_nodes, size)
-        degree = 1.0 + counts + spokes[:, None]
+        category = batch.edge_categories[:, column].take(real).astype(np.int64)
+        at_target = real_target * size + category
+        degree = np.bincount(at_target, minlength=n_nodes * size) + 1.0
+        degree.reshape(n_nodes, size)[:] += spokes[:, None]
         inverse_root = 1.0 / np.sqrt(degree)
-        real_weights += inverse_root[real_source, category] * inverse_root[real_target, category]
-        virtual_weights += (inverse_root[source[virtual]] * inverse_root[target[virtual]]).sum(axis=1)
-        self_weights += (1.0 / degree).sum(axis=1)
+        real_weights += inverse_root.take(real_source * size + category) * inverse_root.take(at_target)
+        channels = inverse_root.reshape(n_nodes, size)
+        channel_sum += channels.sum(axis=1)
+        self_weights += np.einsum("ij,ij->i", channels, channels)
     weights = np.empty(len(source))
     weights[real] = real_weights
-    weights[virtual] = virtual_weights * spoke_weight
+    if len(spoke_weight):
+        virtual_end = is_virtual(batch)[source[virtual]]
+        hubs = np.where(virtual_end, source[virtual], target[virtual])
+        others = np.where(virtual_end, target[virtual], source[virtual])
+        weights[virtual] = spoke_weight / np.sqrt(1.0 + spokes[hubs]) * channel_sum[others]
     return weights, self_weights
