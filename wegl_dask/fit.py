@@ -9,22 +9,18 @@ import numpy as np
 from wegl_dask import fit_tasks
 from wegl_dask.errors import JobFileError
 from wegl_dask.features import default_features
+from wegl_dask.fitting import ScatterWidthError, largest_sample, needs_scatter, sample_shares
 from wegl_dask.ingest import ShardCensus
-from wegl_dask.points import NodeEmbedding, NodeSettings
+from wegl_dask.points import NodeSettings
 from wegl_dask.records import PartRecord
 from wegl_dask.run import Run
+from wegl_dask.saved_model import Origin
 from wegl_dask.sources.base import fingerprint
 from wegl_dask.spec import JobSpec
 from wegl_dask.tasks import ShardTask
 from wegl_dask.version import NUMERICS_VERSION
 
-SCATTER_WIDTH = 4096
-"""Widest moments whose scatter matrix is taken: 128 MB a shard."""
-
 MERGE_FAN_IN = 16
-
-SAMPLE_ENTRIES = 20_000_000
-"""Float64 entries that the sample for the reference has at most, where N is not so large: 160 MB."""
 
 
 @dataclass(frozen=True)
@@ -143,8 +139,18 @@ def fit_model(run: Run, fit: Fit) -> PartRecord:
             fit.settings,
             n_points=fit.n_points,
             projection_path=projection_path,
+            origin=_origin(fit),
         )
         return run.make("reference", task, [fit_tasks.FitTask(fit.fingerprint)])[0]
+
+
+def _origin(fit: Fit) -> Origin:
+    job = fit.spec.model_dump(
+        mode="json",
+        include={"seed", "nodes", "edges", "diffusion", "projection", "reference", "transport"},
+        exclude_none=True,
+    )
+    return Origin(job, fit.fingerprint, fit.n_graphs, fit.n_nodes, fit.census.plan.numbering)
 
 
 def _fit_projection(run: Run, fit: Fit) -> str:
@@ -153,7 +159,12 @@ def _fit_projection(run: Run, fit: Fit) -> str:
         return finished[0].files[0].path
     nodes = fit.settings.build()
     seen = nodes.features.seen_columns(fit.census.categories, fit.census.degrees)
-    scatter = _needs_scatter(fit.spec, nodes, seen)
+    try:
+        scatter = needs_scatter(nodes, seen, fit.spec.projection.components)
+    except ScatterWidthError as error:
+        raise JobFileError(
+            f'{error}: lower nodes.degree_clip or diffusion.layers, or set diffusion.pooling to "average" or "final"'
+        ) from error
     with run.timed("moments"):
         seen_path = _write_seen(run, seen)
     how = json.dumps([repr(fit.settings), scatter, fit.train, NUMERICS_VERSION])
@@ -191,19 +202,6 @@ def _write_seen(run: Run, seen: np.ndarray) -> str:
         return part.write_arrays("seen", {"seen": seen}).path
 
 
-def _needs_scatter(spec: JobSpec, nodes: NodeEmbedding, seen: np.ndarray) -> bool:
-    """Whether all pairs of columns are needed: for a PCA, and for the variances of columns that are encoded later."""
-    encodes_later = nodes.features.encoder is not None and not nodes.encodes_before_moments(seen)
-    scatter = spec.projection.components is not None or encodes_later
-    width = nodes.repeats * (nodes.features.n_features if nodes.encodes_before_moments(seen) else len(seen))
-    if scatter and width > SCATTER_WIDTH:
-        raise JobFileError(
-            f"the PCA would need a scatter matrix of {width} x {width} columns, and {SCATTER_WIDTH} are allowed: lower "
-            'nodes.degree_clip or diffusion.layers, or set diffusion.pooling to "average" or "final"'
-        )
-    return scatter
-
-
 def _merge(run: Run, records: list[PartRecord]) -> str:
     """Merge moments in a tree of fixed shape, in the order of the shards: the path of the last merge."""
     first_index = 0
@@ -229,12 +227,13 @@ def _merge(run: Run, records: list[PartRecord]) -> str:
 def _sample(run: Run, fit: Fit, projection_path: str) -> None:
     """Draw nodes (or, for a barycenter, whole graphs) from all shards in proportion to what they hold."""
     by_graph = fit.spec.reference.kind == "barycenter"
-    total, wanted = fit.n_nodes, fit.spec.reference.max_nodes
     if by_graph:
-        total, wanted = fit.n_graphs, fit.spec.reference.graphs
-    wanted = min(total, wanted, max(SAMPLE_ENTRIES // fit.dimension, 50 * fit.n_points))
+        wanted = min(fit.n_graphs, fit.spec.reference.graphs)
+    else:
+        wanted = largest_sample(
+            fit.n_nodes, fit.spec.reference.max_nodes, dimension=fit.dimension, n_points=fit.n_points
+        )
     held = np.array([fit.counts(shard)[0 if by_graph else 1] for shard in fit.census.records])
-    upto = np.concatenate([[0], np.cumsum(held)]) * wanted // total
     draw = fit_tasks.sample_graphs if by_graph else fit_tasks.sample_nodes
     run.complete(
         "sample",
@@ -248,7 +247,7 @@ def _sample(run: Run, fit: Fit, projection_path: str) -> None:
         ),
         [
             fit_tasks.SampleTask(shard, fit.fingerprint, int(count))
-            for shard, count in zip(fit.census.records, np.diff(upto), strict=True)
+            for shard, count in zip(fit.census.records, sample_shares(held, wanted), strict=True)
             if count
         ],
     )

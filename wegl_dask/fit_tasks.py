@@ -3,31 +3,27 @@
 As in `wegl_dask.tasks`, a task gets a small descriptor and leaves its results in the run folder.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
 
 import dask
 import dask.array as da
 import numpy as np
 
 from wegl_dask.errors import JobFileError
-from wegl_dask.graphs import GraphBatch, IntArray
+from wegl_dask.fitting import draw_graphs, draw_points, projection_from_moments
+from wegl_dask.graphs import GraphBatch
 from wegl_dask.points import NodeSettings, PointEmbedding
-from wegl_dask.projection import Moments, Projection, fit_projection
+from wegl_dask.projection import Moments, Projection
 from wegl_dask.records import PartRecord
 from wegl_dask.reference import barycenter_reference, kmeans_reference, normal_reference, sample_reference
-from wegl_dask.saved_model import Model
+from wegl_dask.saved_model import Model, Origin
 from wegl_dask.shards import Shard
 from wegl_dask.sources.base import fingerprint
 from wegl_dask.spec import JobSpec, ReferenceTable
 from wegl_dask.storage import RunFolder
 from wegl_dask.tasks import ShardTask, is_train, read_graphs
-from wegl_dask.version import NUMERICS_VERSION, __version__
-
-BLOCK_ENTRIES = 4_000_000
-"""Float64 entries of node rows that are held at a time: 32 MB."""
 
 
 @dataclass(frozen=True)
@@ -120,18 +116,11 @@ def write_projection(
         If the node embeddings vary in fewer directions than components are asked for.
     """
     nodes = settings.build()
-    seen, encoder = folder.read_arrays(seen_path)["seen"], nodes.features.encoder
-    is_encoded = encoder is None or nodes.encodes_before_moments(seen)
+    seen = folder.read_arrays(seen_path)["seen"]
     with folder.recording("projection", 0, task.input_fingerprint) as part:
         try:
-            projection = fit_projection(
-                _read_moments(folder, moments_path),
-                encoder=None if is_encoded or encoder is None else encoder[seen],
-                columns=seen if encoder is None else None,
-                n_columns=nodes.features.n_features,
-                repeats=nodes.repeats,
-                standardize=standardize,
-                components=components,
+            projection = projection_from_moments(
+                nodes, seen, _read_moments(folder, moments_path), standardize=standardize, components=components
             )
         except ValueError as error:
             raise JobFileError(str(error)) from error
@@ -152,17 +141,10 @@ def sample_nodes(
 ) -> int:
     """Draw some of one shard's points, each as likely as any other, without repeats."""
     with folder.recording("sample", task.index, task.input_fingerprint) as part:
-        projection = _projection(folder, projection_path, task.fit_fingerprint)
-        chosen = [np.empty((0, projection.dimension))]
+        embedding = PointEmbedding(settings.build(), _projection(folder, projection_path, task.fit_fingerprint))
         graphs = _fit_graphs(read_graphs(folder, task.index), train=train)
-        n_points = graphs.n_nodes + settings.virtual_node * graphs.n_graphs
-        wanted = np.sort(np.random.default_rng([seed, task.index]).choice(n_points, size=task.count, replace=False))
-        first = 0
-        for points, _ in _point_blocks(settings, projection, graphs):
-            here = wanted[(wanted >= first) & (wanted < first + len(points))] - first
-            chosen.append(points[here])
-            first += len(points)
-        part.write_arrays("sample", {"points": np.concatenate(chosen)})
+        points = draw_points(embedding, graphs, task.count, np.random.default_rng([seed, task.index]))
+        part.write_arrays("sample", {"points": points})
         part.note(drawn=task.count, points=task.count)
     return 0
 
@@ -172,20 +154,23 @@ def sample_graphs(
 ) -> int:
     """Draw some of one shard's graphs, each as likely as any other, and keep their points."""
     with folder.recording("sample", task.index, task.input_fingerprint) as part:
-        projection = _projection(folder, projection_path, task.fit_fingerprint)
+        embedding = PointEmbedding(settings.build(), _projection(folder, projection_path, task.fit_fingerprint))
         graphs = _fit_graphs(read_graphs(folder, task.index), train=train)
-        rng = np.random.default_rng([seed, task.index])
-        wanted = np.sort(rng.choice(graphs.n_graphs, size=task.count, replace=False))
-        blocks = list(_point_blocks(settings, projection, graphs.take(wanted)))
-        points = np.concatenate([points for points, _ in blocks])
-        counts = np.concatenate([np.diff(offsets) for _, offsets in blocks])
+        points, counts = draw_graphs(embedding, graphs, task.count, np.random.default_rng([seed, task.index]))
         part.write_arrays("sample", {"points": points, "counts": counts})
         part.note(drawn=task.count, points=len(points))
     return task.count
 
 
 def write_model(
-    folder: RunFolder, spec: JobSpec, settings: NodeSettings, task: FitTask, *, n_points: int, projection_path: str
+    folder: RunFolder,
+    spec: JobSpec,
+    settings: NodeSettings,
+    task: FitTask,
+    *,
+    n_points: int,
+    projection_path: str,
+    origin: Origin,
 ) -> int:
     """Compute the reference from the samples and write the model.
 
@@ -200,6 +185,7 @@ def write_model(
         Number N of reference points.
     projection_path : str
         What `write_projection` wrote.
+    origin : Origin
 
     Raises
     ------
@@ -218,26 +204,9 @@ def write_model(
             regularization=spec.transport.regularization,
             auto_size=spec.transport.auto_size,
         )
-        description, arrays = model.to_files()
-        part.write_model(_described(description, spec, task.input_fingerprint), arrays)
+        part.write_model(*model.to_files(origin))
         part.note(dimension=model.dimension)
     return 0
-
-
-def _described(description: Mapping[str, Any], spec: JobSpec, input_fingerprint: str) -> dict[str, Any]:
-    """Add to a model's description what it was made by."""
-    job = spec.model_dump(
-        mode="json",
-        include={"seed", "nodes", "edges", "diffusion", "projection", "reference", "transport"},
-        exclude_none=True,
-    )
-    return {
-        **description,
-        "job": job,
-        "fingerprint": input_fingerprint,
-        "numerics_version": NUMERICS_VERSION,
-        "versions": {"wegl_dask": __version__, "numpy": np.__version__},
-    }
 
 
 def _reference(
@@ -290,14 +259,6 @@ def _fit_graphs(shard: Shard, *, train: bool) -> GraphBatch:
     if not train:
         return shard.graphs
     return shard.graphs.take(np.flatnonzero(is_train(shard.rows)))
-
-
-def _point_blocks(
-    settings: NodeSettings, projection: Projection, graphs: GraphBatch
-) -> Iterator[tuple[np.ndarray, IntArray]]:
-    embedding = PointEmbedding(settings.build(), projection)
-    for block in graphs.blocks(max(1, BLOCK_ENTRIES // embedding.nodes.width)):
-        yield embedding.evaluate(block)
 
 
 @lru_cache(maxsize=2)

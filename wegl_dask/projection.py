@@ -114,6 +114,7 @@ def fit_projection(
     repeats: int,
     standardize: bool,
     components: int | None,
+    fewer: bool = False,
 ) -> Projection:
     """Fit standardisation and PCA.
 
@@ -135,11 +136,13 @@ def fit_projection(
         without variance are divided by 1. If False, only the mean is subtracted, and only when there is a PCA.
     components : int or None
         Number of principal components; needs moments with a scatter.
+    fewer : bool, default False
+        Take fewer components, all there are, where there are fewer directions with variance than `components`.
 
     Raises
     ------
     ValueError
-        If more components are asked for than there are directions with variance.
+        If more components are asked for than there are directions with variance, or there are none.
     """
     wide = repeats * n_columns
     mapping: FloatMatrix | None = None
@@ -167,6 +170,8 @@ def fit_projection(
 
     axes, spectrum = _principal_axes(moments, mapping, np.where(constant, 0.0, 1.0 / scale)[covered])
     rank = int((spectrum > spectrum[0] * RANK_TOLERANCE).sum()) if spectrum.size and spectrum[0] > 0 else 0
+    if fewer and rank:
+        components = min(components, rank)
     if components > rank:
         raise ValueError(
             f"projection.components = {components}, and the node embeddings vary in {rank} directions only; "

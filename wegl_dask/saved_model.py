@@ -1,7 +1,7 @@
 """A fitted model: what `transform` needs, and its form on storage, ``model.json`` and ``arrays.npz``."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -14,11 +14,66 @@ from wegl_dask.graphs import GraphBatch, GraphSchema
 from wegl_dask.points import NodeEmbedding, PointEmbedding
 from wegl_dask.projection import Projection
 from wegl_dask.transport import Embeddings, Solver, canonical_points, embed_points
+from wegl_dask.version import NUMERICS_VERSION, __version__
 
 FloatMatrix = npt.NDArray[np.float64]
 
 BLOCK_ENTRIES = 4_000_000
 """Float64 entries of points, or of embeddings, that are held at a time: 32 MB of each."""
+
+FORMAT_VERSION = 1
+"""Changes when ``model.json`` does, in such a way that older code would read it wrongly."""
+
+
+def _versions() -> dict[str, str]:
+    return {"wegl_dask": __version__, "numpy": np.__version__}
+
+
+@dataclass(frozen=True)
+class Origin:
+    """What a model was made from and by.
+
+    Attributes
+    ----------
+    job : mapping
+        The tables of the job file that shape the embedding, as JSON values, with the choices filled in that a job may
+        leave to the data; and its ``seed``.
+    fingerprint : str
+        Hash of everything that the model follows from.
+    n_graphs, n_nodes : int
+        Graphs and points (virtual nodes included) that it was fitted to.
+    numbering : mapping
+        How the source numbers categories, see `wegl_dask.sources.base.SourcePlan.numbering`; empty where they are
+        numbers already.
+    numerics_version : int
+        Of the code that fitted it.
+    versions : mapping of str to str
+        Of the packages that fitted it.
+    """
+
+    job: Mapping[str, Any]
+    fingerprint: str
+    n_graphs: int
+    n_nodes: int
+    numbering: Mapping[str, Any] = field(default_factory=dict)
+    numerics_version: int = NUMERICS_VERSION
+    versions: Mapping[str, str] = field(default_factory=_versions)
+
+    @classmethod
+    def from_description(cls, description: Mapping[str, Any]) -> "Origin":
+        """Read the content of ``model.json``; WeglError where a key is missing."""
+        try:
+            return cls(
+                job=description["job"],
+                fingerprint=description["fingerprint"],
+                n_graphs=description["fitted_on"]["graphs"],
+                n_nodes=description["fitted_on"]["nodes"],
+                numbering=description["numbering"],
+                numerics_version=description["numerics_version"],
+                versions=description["versions"],
+            )
+        except (KeyError, TypeError) as error:
+            raise _not_complete(error) from error
 
 
 @dataclass(frozen=True)
@@ -95,8 +150,14 @@ class Model:
                     auto_size=self.auto_size,
                 )
 
-    def to_files(self) -> tuple[dict[str, Any], dict[str, FloatMatrix]]:
-        """Render the model as the content of ``model.json`` and the arrays of ``arrays.npz``."""
+    def to_files(self, origin: Origin) -> tuple[dict[str, Any], dict[str, FloatMatrix]]:
+        """Render the model as the content of ``model.json`` and the arrays of ``arrays.npz``.
+
+        Raises
+        ------
+        ValueError
+            If the job of `origin` is not the one that the model follows.
+        """
         nodes, projection = self.points.nodes, self.points.projection
         arrays = {"reference": self.reference, "mean": projection.mean, "scale": projection.scale}
         arrays["variances"] = projection.variances
@@ -104,28 +165,39 @@ class Model:
             arrays["encoder"] = nodes.features.encoder
         if projection.components is not None:
             arrays["components"] = projection.components
+        for table, keys in self._job().items():
+            if any(origin.job[table][key] != value for key, value in keys.items()):
+                raise ValueError(f"the job has [{table}] {origin.job[table]}, and the model follows {keys}")
         description = {
+            "format_version": FORMAT_VERSION,
             "N": self.n_points,
             "d": self.dimension,
             "rounding_step": self.rounding_step,
             "schema": asdict(self.schema),
             "columns": [asdict(block) for block in nodes.features.blocks],
+            "numbering": dict(origin.numbering),
             "total_variance": projection.total_variance,
-            "job": {
-                "nodes": {"virtual_node": nodes.virtual_node},
-                "edges": {
-                    "features": nodes.edge_features,
-                    "direction": "directed" if self.directed else "undirected",
-                },
-                "diffusion": {"layers": nodes.layers, "pooling": nodes.pooling},
-                "transport": {
-                    "solver": self.solver,
-                    "regularization": self.regularization,
-                    "auto_size": self.auto_size,
-                },
-            },
+            "job": dict(origin.job),
+            "fitted_on": {"graphs": origin.n_graphs, "nodes": origin.n_nodes},
+            "fingerprint": origin.fingerprint,
+            "numerics_version": origin.numerics_version,
+            "versions": dict(origin.versions),
         }
         return description, arrays
+
+    def _job(self) -> dict[str, dict[str, Any]]:
+        """Render the keys of the job file that the model holds."""
+        nodes = self.points.nodes
+        return {
+            "nodes": {"virtual_node": nodes.virtual_node},
+            "edges": {"features": nodes.edge_features, "direction": "directed" if self.directed else "undirected"},
+            "diffusion": {"layers": nodes.layers, "pooling": nodes.pooling},
+            "transport": {
+                "solver": self.solver,
+                "regularization": self.regularization,
+                "auto_size": self.auto_size,
+            },
+        }
 
     @classmethod
     def from_files(cls, description: Mapping[str, Any], arrays: Mapping[str, FloatMatrix]) -> "Model":
@@ -134,9 +206,16 @@ class Model:
         Raises
         ------
         WeglError
-            If a key or an array is missing, or the shapes contradict one another.
+            If it is of a later format, a key or an array is missing, or the shapes contradict one another.
         """
         try:
+            version = description["format_version"]
+            if version > FORMAT_VERSION:
+                made_by = description["versions"]["wegl_dask"]
+                raise WeglError(
+                    f"the model is of format {version}, written by wegl-dask {made_by}; this is {__version__}, which reads "
+                    f"formats up to {FORMAT_VERSION}: install a later version"
+                )
             job = description["job"]
             schema = description["schema"]
             features = NodeFeatures(
@@ -168,7 +247,7 @@ class Model:
                 **job["transport"],
             )
         except (KeyError, TypeError) as error:
-            raise WeglError(f"the model is not complete: {error}") from error
+            raise _not_complete(error) from error
         model.require_consistent()
         return model
 
@@ -191,3 +270,7 @@ class Model:
         for name, (array, shape) in expected.items():
             if array is not None and array.shape != shape:
                 raise WeglError(f"the model's array {name} has shape {array.shape}; {shape} is needed")
+
+
+def _not_complete(error: Exception) -> WeglError:
+    return WeglError(f"the model is not complete: model.json, or an array of arrays.npz, is at fault ({error!r})")

@@ -16,6 +16,9 @@ from wegl_dask.graphs import GraphBatch, GraphSchema
 
 LabelKind = Literal["none", "class", "target", "tasks"]
 
+NUMBERING_KEYS = ("vocabularies", "attribute_names", "node_label_minima", "edge_label_minima")
+"""Keys of `SourcePlan.details` that say how values of the source become categories."""
+
 REJECTED_SCHEMA = pa.schema(
     [
         ("graph_id", pa.string()),
@@ -101,6 +104,11 @@ class SourcePlan:
     has_split: bool = False
     details: dict[str, Any] = field(default_factory=dict)
     """JSON values: what only `Source.read` needs to know of the whole, such as the texts of a vocabulary."""
+
+    @property
+    def numbering(self) -> dict[str, Any]:
+        """Which of the source's own values each category stands for, as JSON values; empty where they are numbers."""
+        return {key: self.details[key] for key in NUMBERING_KEYS if key in self.details}
 
     def to_json(self) -> dict[str, Any]:
         """Render as JSON values; `from_json` reads them back."""

@@ -1,0 +1,127 @@
+"""The steps of a fit that the job and the estimator share: moments to a projection, graphs to samples of points."""
+
+from collections.abc import Iterator
+
+import numpy as np
+import numpy.typing as npt
+
+from wegl_dask.graphs import GraphBatch, IntArray, offsets_from_counts
+from wegl_dask.points import NodeEmbedding, PointEmbedding
+from wegl_dask.projection import Moments, Projection, fit_projection
+
+FloatMatrix = npt.NDArray[np.float64]
+
+SCATTER_WIDTH = 4096
+"""Widest moments whose scatter matrix is taken: 128 MB."""
+
+SAMPLE_ENTRIES = 20_000_000
+"""Float64 entries that the sample for the reference has at most, where N is not so large: 160 MB."""
+
+BLOCK_ENTRIES = 4_000_000
+"""Float64 entries of node rows that are held at a time: 32 MB."""
+
+
+class ScatterWidthError(ValueError):
+    """The scatter matrix would be too wide."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__(
+            f"the PCA would need a scatter matrix of {width} x {width} columns, and {SCATTER_WIDTH} are allowed"
+        )
+
+
+def needs_scatter(nodes: NodeEmbedding, seen: IntArray, components: int | None) -> bool:
+    """Whether all pairs of columns are needed: for a PCA, and for the variances of columns that are encoded later.
+
+    Parameters
+    ----------
+    nodes : NodeEmbedding
+    seen : int, (n_seen,)
+        The raw columns that occur in the collection.
+    components : int or None
+        Number of principal components.
+
+    Raises
+    ------
+    ScatterWidthError
+        If there are more pairs than can be held.
+    """
+    encodes_before = nodes.encodes_before_moments(seen)
+    encodes_later = nodes.features.encoder is not None and not encodes_before
+    scatter = components is not None or encodes_later
+    width = nodes.repeats * (nodes.features.n_features if encodes_before else len(seen))
+    if scatter and width > SCATTER_WIDTH:
+        raise ScatterWidthError(width)
+    return scatter
+
+
+def projection_from_moments(
+    nodes: NodeEmbedding,
+    seen: IntArray,
+    moments: Moments,
+    *,
+    standardize: bool,
+    components: int | None,
+    fewer: bool = False,
+) -> Projection:
+    """Fit the projection to the moments that `NodeEmbedding.moments` took; see `fit_projection`."""
+    encoder = nodes.features.encoder
+    is_encoded = encoder is None or nodes.encodes_before_moments(seen)
+    return fit_projection(
+        moments,
+        encoder=None if is_encoded or encoder is None else encoder[seen],
+        columns=seen if encoder is None else None,
+        n_columns=nodes.features.n_features,
+        repeats=nodes.repeats,
+        standardize=standardize,
+        components=components,
+        fewer=fewer,
+    )
+
+
+def sample_shares(held: IntArray, wanted: int) -> IntArray:
+    """Split a sample between the parts of a collection, in proportion to what they hold.
+
+    Examples
+    --------
+    >>> sample_shares(np.array([10, 30, 0, 20]), 6)
+    array([1, 3, 0, 2])
+    """
+    upto = offsets_from_counts(held)
+    return np.diff(upto * wanted // max(1, int(upto[-1])))
+
+
+def largest_sample(n_nodes: int, max_nodes: int, *, dimension: int, n_points: int) -> int:
+    """Say how many points the reference is computed from: all, as far as `max_nodes` and memory allow."""
+    return min(n_nodes, max_nodes, max(SAMPLE_ENTRIES // dimension, 50 * n_points))
+
+
+def draw_points(embedding: PointEmbedding, graphs: GraphBatch, count: int, rng: np.random.Generator) -> FloatMatrix:
+    """Draw some points of a batch of graphs, each as likely as any other, without repeats: (count, d), in their order."""
+    n_points = graphs.n_nodes + embedding.nodes.virtual_node * graphs.n_graphs
+    wanted = np.sort(rng.choice(n_points, size=count, replace=False))
+    chosen = [np.empty((0, embedding.dimension))]
+    first = 0
+    for points, _ in point_blocks(embedding, graphs):
+        here = wanted[(wanted >= first) & (wanted < first + len(points))] - first
+        chosen.append(points[here])
+        first += len(points)
+    return np.concatenate(chosen)
+
+
+def draw_graphs(
+    embedding: PointEmbedding, graphs: GraphBatch, count: int, rng: np.random.Generator
+) -> tuple[FloatMatrix, IntArray]:
+    """Draw some graphs of a batch, each as likely as any other: their points, and the number of points of each."""
+    wanted = np.sort(rng.choice(graphs.n_graphs, size=count, replace=False))
+    blocks = list(point_blocks(embedding, graphs.take(wanted)))
+    return (
+        np.concatenate([points for points, _ in blocks]),
+        np.concatenate([np.diff(offsets) for _, offsets in blocks]),
+    )
+
+
+def point_blocks(embedding: PointEmbedding, graphs: GraphBatch) -> Iterator[tuple[FloatMatrix, IntArray]]:
+    """Evaluate the points of a batch in blocks of bounded memory: points and offsets of each."""
+    for block in graphs.blocks(max(1, BLOCK_ENTRIES // embedding.nodes.width)):
+        yield embedding.evaluate(block)
