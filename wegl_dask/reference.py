@@ -3,14 +3,15 @@
 Paper, section "Calculation of the Reference Distribution".
 """
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Literal
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 from scipy.spatial.distance import cdist
 
 from wegl_dask.errors import WeglError
+from wegl_dask.graphs import IntArray
 from wegl_dask.transport import canonical_reference
 
 if TYPE_CHECKING:
@@ -33,15 +34,20 @@ BARYCENTER_ITERATIONS = 50
 
 
 class TooFewPointsError(WeglError):
-    """There are fewer distinct node embeddings than the reference is to have points."""
+    """There are fewer distinct node embeddings, `found`, than the reference is to have points, `needed`."""
+
+    found: int
+    needed: int
 
     @classmethod
-    def of(cls, found: int, needed: int) -> "TooFewPointsError":
-        """Name both numbers."""
-        return cls(
+    def of(cls, found: int, needed: int, key: str = "reference.points") -> "TooFewPointsError":
+        """Name both numbers, and the key of the job file, or the parameter, to set."""
+        error = cls(
             f"the graphs have {found} distinct node embeddings, and the reference is to have {needed} distinct points; "
-            f"set reference.points to {found} at most, or choose node features that tell more nodes apart"
+            f"set {key} to {found} at most, or choose node features that tell more nodes apart"
         )
+        error.found, error.needed = found, needed
+        return error
 
 
 def kmeans_reference(points: "da.Array", n_points: int, *, epochs: int, step: float, seed: int) -> FloatMatrix:
@@ -73,32 +79,43 @@ def kmeans_reference(points: "da.Array", n_points: int, *, epochs: int, step: fl
     TooFewPointsError
         If fewer than N rows of `points` are distinct.
     """
-    # scikit-learn and dask-ml take seconds to import, and this is the only step that needs them.
-    from dask_ml.wrappers import Incremental  # noqa: PLC0415
-    from sklearn.cluster import KMeans, MiniBatchKMeans  # noqa: PLC0415
+    from dask_ml.wrappers import Incremental  # noqa: PLC0415  takes seconds, and nothing else needs it
 
     n_rows, dimension = points.shape
-    most_rows = max(1, HELD_ENTRIES // dimension)
-    n_start = min(n_rows, max(min(START_ROWS, most_rows), 20 * n_points))
-    start = points[np.sort(np.random.default_rng(seed).choice(n_rows, size=n_start, replace=False))].compute()
+    start = points[_start_rows(n_rows, dimension, n_points, seed)].compute()
     if len(_distinct_rows(start, n_points, step)) < n_points:
-        start = np.empty((0, dimension))
-        for block in points.blocks:
-            start = canonical_reference(np.concatenate([start, block.compute()]), step)
-        if len(start) < n_points:
-            raise TooFewPointsError.of(len(start), n_points)
-    first = KMeans(n_points, init="k-means++", n_init=4, max_iter=30, random_state=seed).fit(start)
-    clusterer = MiniBatchKMeans(
-        n_points, init=first.cluster_centers_, n_init=1, reassignment_ratio=0.0, random_state=seed
-    )
-    # Equal blocks: a remainder with fewer rows than centres would be refused.
-    n_blocks = max(1, n_rows // max(min(BLOCK_ROWS, most_rows), 8 * n_points))
-    boundaries = np.arange(n_blocks + 1) * n_rows // n_blocks
-    blocks = points.rechunk((tuple(np.diff(boundaries).tolist()), dimension))
-    incremental = Incremental(clusterer, random_state=seed, shuffle_blocks=True)
+        blocks = (block.compute() for block in points.blocks)
+        start = _all_distinct_rows(blocks, n_points, step)
+    bounds = _mini_batches(n_rows, dimension, n_points)
+    batches = points.rechunk((tuple(np.diff(bounds).tolist()), dimension))
+    incremental = Incremental(_clusterer(start, n_points, seed), random_state=seed, shuffle_blocks=True)
     for _ in range(epochs):
-        incremental.partial_fit(blocks)
+        incremental.partial_fit(batches)
     return _with_distinct_centres(incremental.estimator_.cluster_centers_, start, step)
+
+
+def kmeans_reference_in_memory(
+    points: FloatMatrix, n_points: int, *, epochs: int, step: float, seed: int
+) -> FloatMatrix:
+    """Cluster node embeddings as `kmeans_reference` does, without Dask.
+
+    The mini-batches are the same, and they are taken in the order in which dask-ml takes them. See there for
+    parameters and errors; `points` are float64, (n, d).
+    """
+    from sklearn.utils import check_random_state  # noqa: PLC0415  takes a second
+
+    n_rows, dimension = points.shape
+    start = points[_start_rows(n_rows, dimension, n_points, seed)]
+    if len(_distinct_rows(start, n_points, step)) < n_points:
+        start = _all_distinct_rows([points], n_points, step)
+    bounds = _mini_batches(n_rows, dimension, n_points).tolist()
+    order = list(range(len(bounds) - 1))
+    check_random_state(seed).shuffle(order)
+    clusterer = _clusterer(start, n_points, seed)
+    for _ in range(epochs):
+        for batch in order:
+            clusterer.partial_fit(points[bounds[batch] : bounds[batch + 1]])
+    return _with_distinct_centres(clusterer.cluster_centers_, start, step)
 
 
 def normal_reference(mean: FloatVector, variance: FloatVector, n_points: int, *, step: float, seed: int) -> FloatMatrix:
@@ -161,6 +178,40 @@ def barycenter_reference(graphs: Sequence[FloatMatrix], n_points: int, *, step: 
     weights = [np.full(len(points), 1.0 / len(points)) for points in graphs]
     points = free_support_barycenter(list(graphs), weights, start, numItermax=BARYCENTER_ITERATIONS)
     return _require_distinct(canonical_reference(points, step), n_points)
+
+
+def _most_rows(dimension: int) -> int:
+    return max(1, HELD_ENTRIES // dimension)
+
+
+def _start_rows(n_rows: int, dimension: int, n_points: int, seed: int) -> IntArray:
+    """Choose the rows that the first centres of k-means are found on, in ascending order."""
+    n_start = min(n_rows, max(min(START_ROWS, _most_rows(dimension)), 20 * n_points))
+    return np.sort(np.random.default_rng(seed).choice(n_rows, size=n_start, replace=False))
+
+
+def _mini_batches(n_rows: int, dimension: int, n_points: int) -> IntArray:
+    """Boundaries of the mini-batches: equal ones, as a remainder with fewer rows than centres would be refused."""
+    n_batches = max(1, n_rows // max(min(BLOCK_ROWS, _most_rows(dimension)), 8 * n_points))
+    return np.arange(n_batches + 1) * n_rows // n_batches
+
+
+def _clusterer(start: FloatMatrix, n_points: int, seed: int) -> Any:
+    """Set up mini-batch k-means with the first centres."""
+    from sklearn.cluster import KMeans, MiniBatchKMeans  # noqa: PLC0415  takes seconds, and only k-means needs it
+
+    first = KMeans(n_points, init="k-means++", n_init=4, max_iter=30, random_state=seed).fit(start)
+    return MiniBatchKMeans(n_points, init=first.cluster_centers_, n_init=1, reassignment_ratio=0.0, random_state=seed)
+
+
+def _all_distinct_rows(blocks: Iterable[FloatMatrix], n_points: int, step: float) -> FloatMatrix:
+    """Distinct rows of all blocks together, of which there have to be `n_points`."""
+    distinct: FloatMatrix | None = None
+    for block in blocks:
+        distinct = canonical_reference(block if distinct is None else np.concatenate([distinct, block]), step)
+    if distinct is None or len(distinct) < n_points:
+        raise TooFewPointsError.of(0 if distinct is None else len(distinct), n_points)
+    return distinct
 
 
 def _distinct_rows(points: FloatMatrix, n_wanted: int, step: float) -> FloatMatrix:
