@@ -120,11 +120,11 @@ def read_embeddings(
     WeglError
         If there are no parts, the run has not finished, a part is missing or damaged, or parts do not belong together.
     """
-    data, run = _find_parts(Folder(os.fspath(path), storage_options or {}))
-    names = _part_names(data, run, allow_unfinished=allow_unfinished)
+    data, run = find_parts(Folder(os.fspath(path), storage_options or {}))
+    names = part_names(data, run, allow_unfinished=allow_unfinished)
     with ThreadPoolExecutor(_READERS) as pool:
         footers = list(pool.map(data.parquet_footer, names))
-    form = _common_format(data, names, footers)
+    form = common_format(data, names, footers)
     rows_before = np.cumsum([0, *(footer.num_rows for footer in footers)])
     X = np.empty((int(rows_before[-1]), form.width), dtype=np.float32)
     chosen = _chosen_columns(form, columns, data)
@@ -146,7 +146,7 @@ def read_embeddings(
     )
 
 
-def _find_parts(folder: Folder) -> tuple[Folder, Folder | None]:
+def find_parts(folder: Folder) -> tuple[Folder, Folder | None]:
     """Find the folder of the parts and the run folder around it, if there is one."""
     listing = folder.listing()
     if JOB_NAME in listing or "data" in listing:
@@ -155,7 +155,7 @@ def _find_parts(folder: Folder) -> tuple[Folder, Folder | None]:
     return folder, around if JOB_NAME in around.listing() else None
 
 
-def _part_names(data: Folder, run: Folder | None, *, allow_unfinished: bool) -> list[str]:
+def part_names(data: Folder, run: Folder | None, *, allow_unfinished: bool) -> list[str]:
     """List the parts in the order of the shards, after checking that all of them are there."""
     by_index = {index: name for name in data.listing() if (index := part_index(name)) is not None}
     if not by_index:
@@ -179,7 +179,7 @@ def _part_names(data: Folder, run: Folder | None, *, allow_unfinished: bool) -> 
     return [by_index[index] for index in sorted(by_index)]
 
 
-def _common_format(data: Folder, names: Sequence[str], footers: Sequence[pq.FileMetaData]) -> EmbeddingFormat:
+def common_format(data: Folder, names: Sequence[str], footers: Sequence[pq.FileMetaData]) -> EmbeddingFormat:
     """Find the format that all parts have."""
     schemas: list[pa.Schema] = []
     formats: list[EmbeddingFormat] = []

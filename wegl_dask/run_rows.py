@@ -1,0 +1,254 @@
+"""The rows of a finished run by number: ids, embeddings in blocks, and the points of the graphs behind them.
+
+A row's number is its place in the order of the parts, as in `wegl_dask.read_embeddings`.
+"""
+
+import io
+import os
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from wegl_dask.embeddings import VECTOR_COLUMN, EmbeddingFormat
+from wegl_dask.errors import WeglError
+from wegl_dask.folders import Folder
+from wegl_dask.graphs import IntArray, offsets_from_counts
+from wegl_dask.model_files import read_model
+from wegl_dask.reading import common_format, find_parts, part_names
+from wegl_dask.records import part_index, part_path
+from wegl_dask.saved_model import Model
+from wegl_dask.shards import read_shard
+from wegl_dask.transport import WeightedPoints, canonical_points
+
+READ_AHEAD = 2
+"""Parts that are read while the one before is in use."""
+
+ORIGIN = ("source_file", "source_row")
+"""Columns that tell every row from every other."""
+
+_READERS = 8
+
+
+@dataclass(frozen=True)
+class Block:
+    """Consecutive rows of a run.
+
+    Attributes
+    ----------
+    start : int
+        Number of the first row.
+    vectors : float32 or float16, (n_rows, N * d)
+        As they are stored.
+    rows : pyarrow.Table
+        The columns that were asked for.
+    """
+
+    start: int
+    vectors: npt.NDArray[np.floating]
+    rows: pa.Table
+
+
+@dataclass(frozen=True)
+class RunRows:
+    """Access to the rows of a run without holding them all.
+
+    Attributes
+    ----------
+    run : Folder
+        The run folder.
+    data : Folder
+        Its folder of embedding parts.
+    names : list of str
+        The parts, in order.
+    form : EmbeddingFormat
+        What they look like.
+    group_starts : int64, (n_groups + 1,)
+        First row of every row group of every part, and the number of rows.
+    groups : list of (int, int)
+        Part and row group, by number, of each of them.
+    """
+
+    run: Folder
+    data: Folder
+    names: list[str]
+    form: EmbeddingFormat
+    group_starts: IntArray
+    groups: list[tuple[int, int]]
+
+    @classmethod
+    def open(cls, path: str | os.PathLike[str], storage_options: Mapping[str, Any] | None = None) -> "RunRows":
+        """Open a finished run.
+
+        Raises
+        ------
+        WeglError
+            If there is no run, it has not finished, or a part is missing or damaged.
+        """
+        data, run = find_parts(Folder(os.fspath(path), storage_options or {}))
+        if run is None:
+            raise WeglError(f"{data.location()} is no run folder: give the folder that holds job.toml and data/")
+        names = part_names(data, run, allow_unfinished=False)
+        with ThreadPoolExecutor(_READERS) as pool:
+            footers = list(pool.map(data.parquet_footer, names))
+        groups = [(part, group) for part, footer in enumerate(footers) for group in range(footer.num_row_groups)]
+        counts = [footers[part].row_group(group).num_rows for part, group in groups]
+        form = common_format(data, names, footers)
+        return cls(run, data, names, form, offsets_from_counts(np.array(counts, dtype=np.int64)), groups)
+
+    @property
+    def n_rows(self) -> int:
+        """Number of rows."""
+        return int(self.group_starts[-1])
+
+    @cached_property
+    def part_starts(self) -> IntArray:
+        """First row of every part, and the number of rows: int64, (n_parts + 1,)."""
+        counts = np.zeros(len(self.names), dtype=np.int64)
+        np.add.at(counts, [part for part, _ in self.groups], np.diff(self.group_starts))
+        return offsets_from_counts(counts)
+
+    @cached_property
+    def model(self) -> Model:
+        """The model of the run."""
+        return Model.from_files(*read_model(self.run))
+
+    def require_columns(self, columns: Sequence[str]) -> None:
+        """Check that rows have these columns; WeglError where one has no such name."""
+        there = [name for name in self.form.schema.names if name not in self.form.vector_columns]
+        unknown = [name for name in columns if name not in there]
+        if unknown:
+            raise WeglError(f"{self.run.location()} has no column {', '.join(unknown)}; there are {', '.join(there)}")
+
+    def find(self, graph_ids: Sequence[str]) -> IntArray:
+        """Find the rows of graphs by their ids, in the order of the ids; an id that repeats has several.
+
+        Raises
+        ------
+        WeglError
+            If there is no graph of one of the ids.
+        """
+        wanted = pa.array(list(dict.fromkeys(graph_ids)), pa.string())
+        rows: dict[str, list[int]] = {graph_id: [] for graph_id in wanted.to_pylist()}
+        for start, table in self._read(("graph_id",), range(len(self.groups))):
+            place = pc.index_in(table.column("graph_id"), value_set=wanted).combine_chunks()
+            here = np.flatnonzero(place.is_valid().to_numpy(zero_copy_only=False))
+            for row, which in zip(here.tolist(), place.drop_null().to_pylist(), strict=True):
+                rows[wanted[which].as_py()].append(start + row)
+        missing = [graph_id for graph_id, found in rows.items() if not found]
+        if missing:
+            examples = self.take(np.arange(min(3, self.n_rows)), ("graph_id",)).rows.column("graph_id").to_pylist()
+            raise WeglError(
+                f"no graph of {self.run.location()} has the id {missing[0]!r}; ids are those of the column graph_id, "
+                f"such as {', '.join(map(repr, examples))}"
+            )
+        return np.array([row for found in rows.values() for row in found], dtype=np.int64)
+
+    def blocks(self, columns: Sequence[str] = ()) -> Iterator[Block]:
+        """Read all rows, a row group at a time; the next parts are read while one is in use."""
+        for start, table in self._read((*columns, *self.form.vector_columns), range(len(self.groups))):
+            yield Block(start, _vectors(table, self.form), table.select(list(columns)))
+
+    def take(self, rows: IntArray, columns: Sequence[str] = ()) -> Block:
+        """Read rows by number, in the order given; only the row groups that hold them are read.
+
+        Returns
+        -------
+        Block
+            Its `start` is 0.
+        """
+        chosen, place = np.unique(rows, return_inverse=True)
+        group_of = np.searchsorted(self.group_starts, chosen, side="right") - 1
+        groups = np.unique(group_of)
+        vectors, tables = [np.empty((0, self.form.width), dtype=self.form.dtype)], []
+        for start, table in self._read((*columns, *self.form.vector_columns), groups.tolist()):
+            here = chosen[(chosen >= start) & (chosen < start + table.num_rows)] - start
+            vectors.append(_vectors(table, self.form)[here])
+            tables.append(table.select(list(columns)).take(pa.array(here)))
+        empty = self.form.schema.empty_table().select(list(columns)).replace_schema_metadata(None)
+        return Block(0, np.concatenate(vectors)[place], pa.concat_tables([empty, *tables]).take(pa.array(place)))
+
+    def points(self, rows: IntArray) -> WeightedPoints:
+        """Compute the canonical points of graphs by the run's model, from its graph shards.
+
+        Parameters
+        ----------
+        rows : int64, (n,)
+            Numbers of rows, ascending, none twice.
+
+        Raises
+        ------
+        WeglError
+            If the run has not kept its graphs.
+        """
+        if not self.run.listing("graphs"):
+            raise WeglError(
+                f"{self.run.location()} has no folder graphs/, and the points of its graphs are needed: run the job again "
+                "with output.keep_graphs = true"
+            )
+        part_of = np.searchsorted(self.part_starts, rows, side="right") - 1
+        pieces = [self._points_of_part(part, rows[part_of == part]) for part in np.unique(part_of).tolist()]
+        return WeightedPoints(
+            np.concatenate([piece.points for piece in pieces]),
+            np.concatenate([piece.weights for piece in pieces]),
+            offsets_from_counts(np.concatenate([np.diff(piece.offsets) for piece in pieces])),
+        )
+
+    def _points_of_part(self, part: int, rows: IntArray) -> WeightedPoints:
+        """Compute the points of some rows of one part from the graph shard of the same index."""
+        name = part_path("graphs", int(part_index(self.names[part]) or 0))
+        shard = read_shard(self.run.location(name) if self.run.is_local else io.BytesIO(self.run.read(name)))
+        first, stop = self.part_starts[part : part + 2].tolist()
+        graphs = rows - first
+        if shard.rows.num_rows != stop - first:
+            # Graphs that no solver could do are in the shard and have no row: the others are told by where they come from.
+            place = {key: i for i, key in enumerate(_origins(shard.rows))}
+            graphs = np.array([place[key] for key in _origins(self.take(rows, ORIGIN).rows)], dtype=np.int64)
+        points, offsets = self.model.points.evaluate(shard.graphs.take(graphs))
+        return canonical_points(points, offsets, self.model.rounding_step)
+
+    def _read(self, columns: Sequence[str], groups: Sequence[int]) -> Iterator[tuple[int, pa.Table]]:
+        """Read columns of row groups, given by number: the number of the first row, and a table, of each."""
+        by_part: dict[int, list[int]] = {}
+        for group in groups:
+            by_part.setdefault(self.groups[group][0], []).append(group)
+
+        def read(part: int) -> list[tuple[int, pa.Table]]:
+            with self.data.parquet(self.names[part]) as file:
+                return [
+                    (
+                        int(self.group_starts[group]),
+                        file.read_row_group(self.groups[group][1], columns=list(columns), use_threads=False)
+                        .select(list(columns))
+                        .replace_schema_metadata(None),
+                    )
+                    for group in by_part[part]
+                ]
+
+        with ThreadPoolExecutor(READ_AHEAD) as pool:
+            waiting = list(reversed(by_part))
+            ahead: deque[Future[list[tuple[int, pa.Table]]]] = deque()
+            while waiting or ahead:
+                while waiting and len(ahead) <= READ_AHEAD:
+                    ahead.append(pool.submit(read, waiting.pop()))
+                yield from ahead.popleft().result()
+
+
+def _vectors(table: pa.Table, form: EmbeddingFormat) -> npt.NDArray[np.floating]:
+    """Look at the vectors of a table as an array of the type they are stored in."""
+    if form.layout == "wide":
+        return np.column_stack([table.column(name).to_numpy() for name in form.vector_columns])
+    flat = table.column(VECTOR_COLUMN).combine_chunks().flatten().to_numpy()
+    vectors: npt.NDArray[np.floating] = flat.reshape(table.num_rows, form.width)
+    return vectors
+
+
+def _origins(rows: pa.Table) -> Iterator[tuple[str, int]]:
+    return zip(*(rows.column(name).to_pylist() for name in ORIGIN), strict=True)
