@@ -1,6 +1,8 @@
 """From graphs to the points that are transported: features, diffusion, pooling, projection, as frozen objects."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -175,35 +177,47 @@ class PointEmbedding:
         offsets : int64, (n_graphs + 1,)
             Graph i owns rows ``offsets[i]:offsets[i + 1]``.
         """
-        prepared = self.nodes.prepare(batch)
-        raw = self.nodes.features.raw_matrix(prepared)
-        operator = propagation_operator(prepared, self.nodes.edge_features)
-        projection, components = self.projection, self.projection.components
-        if components is None:
-            encoder = self.nodes.features.encoder
+        nodes, projection = self.nodes, self.projection
+        prepared = nodes.prepare(batch)
+        raw = nodes.features.raw_matrix(prepared)
+        operator = propagation_operator(prepared, nodes.edge_features)
+        if self._folded is None:
+            encoder = nodes.features.encoder
             encoded = raw if encoder is None else raw @ encoder
-            points = pooled(operator, encoded, layers=self.nodes.layers, pooling=self.nodes.pooling)
+            points = pooled(operator, encoded, layers=nodes.layers, pooling=nodes.pooling)
             points -= projection.mean
             points /= projection.scale
         else:
-            points = self._projected(operator, raw, components / projection.scale)
-            points -= components @ (projection.mean / projection.scale)
+            maps, shift = self._folded
+            points = self._projected(operator, raw, maps)
+            points -= shift
         return points, prepared.node_offsets
 
-    def _projected(self, operator: sparse.csr_array, raw: sparse.csr_array, axes: FloatMatrix) -> FloatMatrix:
-        """Sum S^l X A_l over the layers by Horner's rule: only d columns are ever diffused."""
-        nodes = self.nodes
-        encoder = nodes.features.encoder
+    @cached_property
+    def _folded(self) -> tuple[list[FloatMatrix], FloatMatrix] | None:
+        """Encoder, pooling, scaling and components as one matrix A_l a layer, and the image of the mean.
+
+        None without components. They cost more than the points of a small graph, so they are made once.
+        """
+        nodes, projection, components = self.nodes, self.projection, self.projection.components
+        if components is None:
+            return None
+        encoder, axes = nodes.features.encoder, components / projection.scale
         by_layer = axes.reshape(len(axes), nodes.repeats, nodes.features.n_features)
         maps = [(axes_l.T if encoder is None else encoder @ axes_l.T) for axes_l in np.moveaxis(by_layer, 1, 0)]
         if nodes.pooling == "average":
             maps = [maps[0] / (nodes.layers + 1)]
+        return maps, components @ (projection.mean / projection.scale)
+
+    def _projected(self, operator: sparse.csr_array, raw: sparse.csr_array, maps: Sequence[FloatMatrix]) -> FloatMatrix:
+        """Sum S^l X A_l over the layers by Horner's rule: only d columns are ever diffused."""
+        pooling = self.nodes.pooling
         last: FloatMatrix = raw @ maps[-1]
         points = last
-        for layer in range(nodes.layers - 1, -1, -1):
+        for layer in range(self.nodes.layers - 1, -1, -1):
             points = operator @ points
-            if nodes.pooling == "concat":
+            if pooling == "concat":
                 points += raw @ maps[layer]
-            elif nodes.pooling == "average":
+            elif pooling == "average":
                 points += last
         return points if points is not last else last.copy()
