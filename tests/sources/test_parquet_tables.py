@@ -151,10 +151,11 @@ def test_a_damaged_row_group_is_one_error_that_names_the_file(read, path):
         read()
 
 
-def test_a_file_that_lost_row_groups_since_the_scan_is_one_error(path):
+@pytest.mark.parametrize("changed", [{"smiles": ["C"] * 10}, {"smiles": ["C"] * 99 + ["O"]}, {"other": ["C"] * 100}])
+def test_a_file_that_has_changed_since_the_scan_is_one_error(path, changed):
     source = SmilesSource(SmilesTable(kind="smiles", path=path), "auto")
     pq.write_table(pa.table({"smiles": ["C"] * 100}), path, row_group_size=10)
     plan = source.plan([source.scan(path, 250)])
-    pq.write_table(pa.table({"smiles": ["C"] * 10}), path)
+    pq.write_table(pa.table(changed), path, row_group_size=10)
     with pytest.raises(SourceError, match=r"a\.parquet has changed since it was scanned"):
         list(source.read(plan, plan.units[-1]))

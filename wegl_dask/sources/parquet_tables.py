@@ -21,7 +21,7 @@ NODES_PER_ROW = 25
 """Atoms of a drug-like molecule, about."""
 
 _ROWS_PER_BATCH = 4096
-_HASHED_BYTES = 1 << 20
+_READ_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class ParquetTable:
             units = []
             for groups, first_row, n_rows in _gathered(file.metadata, rows_per_cut):
                 hashed = _fingerprint(file.metadata, stream, groups, columns)
-                where = {"groups": [groups.start, groups.stop], "group_row": first_row}
+                where = {"groups": [groups.start, groups.stop], "group_row": first_row, "hash": hashed}
                 n_cuts = max(1, round(n_rows / rows_per_cut)) if len(groups) == 1 else 1
                 edges = [first_row + n_rows * i // n_cuts for i in range(n_cuts + 1)]
                 units.append(
@@ -73,8 +73,12 @@ class ParquetTable:
         """Read the wanted columns; see `wegl_dask.sources.text_tables.TextTable.rows`."""
         where = cuts[0].where
         groups, columns = range(*where["groups"]), where["columns"]
-        with self._opened() as (file, _):
-            if file.metadata.num_row_groups < groups.stop or not set(columns) <= set(file.schema_arrow.names):
+        with self._opened() as (file, stream):
+            if (
+                file.metadata.num_row_groups < groups.stop
+                or not set(columns) <= set(file.schema_arrow.names)
+                or _fingerprint(file.metadata, stream, groups, columns) != where["hash"]
+            ):
                 raise SourceError(f"{self.name} has changed since it was scanned; start the job on it anew")
             rows = self._rows(file, groups, columns, first_row=where["group_row"])
             next_row = where["group_row"]
@@ -106,7 +110,7 @@ class ParquetTable:
     def _opened(self) -> Iterator[tuple[pq.ParquetFile, BinaryIO]]:
         with open_stream(self.name) as stream:
             with self._explained():
-                file = pq.ParquetFile(stream)
+                file = pq.ParquetFile(stream, buffer_size=_READ_BYTES)
             yield file, stream
 
     @contextmanager
@@ -141,7 +145,7 @@ def _fingerprint(metadata: pq.FileMetaData, stream: BinaryIO, groups: range, col
         for chunk in [chunk for chunk in chunks if chunk.path_in_schema in columns]:
             stream.seek(min(chunk.dictionary_page_offset or chunk.data_page_offset, chunk.data_page_offset))
             left = chunk.total_compressed_size
-            while left and (data := stream.read(min(left, _HASHED_BYTES))):
+            while left and (data := stream.read(min(left, _READ_BYTES))):
                 digest.update(data)
                 left -= len(data)
     return digest.hexdigest()

@@ -59,9 +59,7 @@ class Lines:
         array = np.frombuffer(data, dtype=np.uint8)
         newlines = np.flatnonzero(array == _NEWLINE)
         if self.delimiter is not None:
-            quotes = np.flatnonzero(array == _QUOTE)
-            if len(quotes):
-                newlines = newlines[~self._quoted(array, quotes, newlines)]
+            newlines = newlines[~_are_quoted(newlines, array, self.delimiter)]
         return newlines + 1
 
     def filled(self, data: bytes, ends: IntArray) -> BoolArray:
@@ -76,40 +74,8 @@ class Lines:
         """See `RecordFormat.open_quote`."""
         if self.delimiter is None:
             return None
-        opened, closed = self._quoted_spans(data)
+        opened, closed = _quoted_spans(data, self.delimiter)
         return int(opened[-1]) if len(closed) and closed[-1] == len(data) else None
-
-    def _quoted(self, array: npt.NDArray[np.uint8], quotes: IntArray, positions: IntArray) -> BoolArray:
-        """Say which positions are inside quotes."""
-        openers = quotes[::2]
-        before = array[openers - 1]
-        starts_field = (
-            (before == ord(self.delimiter or b",")) | (before == _NEWLINE) | (before == _QUOTE) | (openers == 0)
-        )
-        if starts_field.all():
-            # Then every second quote opens: a doubled quote is read as closing and opening again.
-            inside: BoolArray = np.searchsorted(quotes, positions) % 2 == 1
-        else:
-            opened, closed = self._quoted_spans(array.tobytes())
-            inside = np.searchsorted(opened, positions) > np.searchsorted(closed, positions)
-        return inside
-
-    def _quoted_spans(self, data: bytes) -> tuple[IntArray, IntArray]:
-        """Walk from quote to quote; slow, for files with quotes inside of fields that are not quoted."""
-        opened, closed = [], []
-        before_field = (self.delimiter or b",") + b"\n"
-        position = data.find(b'"')
-        while position >= 0:
-            if position and data[position - 1] not in before_field:
-                position = data.find(b'"', position + 1)
-                continue
-            opened.append(position)
-            close = data.find(b'"', position + 1)
-            while close >= 0 and data[close + 1 : close + 2] == b'"':
-                close = data.find(b'"', close + 2)
-            closed.append(close if close >= 0 else len(data))
-            position = data.find(b'"', close + 1) if close >= 0 else -1
-        return np.array(opened, dtype=np.int64), np.array(closed, dtype=np.int64)
 
 
 @dataclass(frozen=True)
@@ -323,3 +289,35 @@ class RecordReader:
             if not passed:
                 raise SourceError(f"{self._name} has become shorter since it was scanned; start the job on it anew")
             self._position += passed
+
+
+def _are_quoted(positions: IntArray, array: npt.NDArray[np.uint8], delimiter: bytes) -> BoolArray:
+    """Say which positions are inside quotes."""
+    quotes = np.flatnonzero(array == _QUOTE)
+    openers = quotes[::2]
+    before = array[openers - 1]
+    starts_field = (before == ord(delimiter)) | (before == _NEWLINE) | (before == _QUOTE) | (openers == 0)
+    if starts_field.all():
+        # Then every second quote opens: a doubled quote is read as closing and opening again.
+        inside: BoolArray = np.searchsorted(quotes, positions) % 2 == 1
+    else:
+        opened, closed = _quoted_spans(array.tobytes(), delimiter)
+        inside = np.searchsorted(opened, positions) > np.searchsorted(closed, positions)
+    return inside
+
+
+def _quoted_spans(data: bytes, delimiter: bytes) -> tuple[IntArray, IntArray]:
+    """Walk from quote to quote; slow, for files with quotes inside of fields that are not quoted."""
+    opened, closed = [], []
+    position = data.find(b'"')
+    while position >= 0:
+        if position and data[position - 1] not in delimiter + b"\n":
+            position = data.find(b'"', position + 1)
+            continue
+        opened.append(position)
+        close = data.find(b'"', position + 1)
+        while close >= 0 and data[close + 1 : close + 2] == b'"':
+            close = data.find(b'"', close + 2)
+        closed.append(close if close >= 0 else len(data))
+        position = data.find(b'"', close + 1) if close >= 0 else -1
+    return np.array(opened, dtype=np.int64), np.array(closed, dtype=np.int64)
