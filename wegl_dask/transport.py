@@ -165,30 +165,22 @@ def embed_points(
         regularization=np.full(n_graphs, np.nan),
         failures={},
     )
-    reference_weights = np.full(n_reference, 1.0 / n_reference)
     entropic_size = {"exact": np.inf, "sinkhorn": -1, "auto": auto_size}[solver]
     for start, stop in _cost_blocks(points.offsets, n_reference):
-        block = points.slice(start, stop)
-        costs = cdist(reference, block.points, "sqeuclidean")
-        plans = np.zeros_like(costs)
+        block = _Block.of(points.slice(start, stop), reference)
         exact = np.diff(block.offsets) * n_reference <= entropic_size
-        solved = _solve_exactly(reference_weights, block, costs, plans, np.flatnonzero(exact))
+        solved = block.solve_exactly(np.flatnonzero(exact))
         for graph in np.flatnonzero(~solved).tolist():
-            own = slice(int(block.offsets[graph]), int(block.offsets[graph + 1]))
             try:
-                plans[:, own], entropic, absolute = _solve_carefully(
-                    reference_weights,
-                    block.weights[own],
-                    np.ascontiguousarray(costs[:, own]),
-                    entropic_first=not exact[graph],
-                    regularization=regularization,
+                entropic, absolute = block.solve_carefully(
+                    graph, entropic_first=not exact[graph], regularization=regularization
                 )
             except PlanError as error:
                 result.failures[start + graph] = str(error)
             else:
                 solved[graph] = True
                 result.entropic[start + graph], result.regularization[start + graph] = entropic, absolute
-        result.phi[start:stop], result.transport_cost[start:stop] = _project(block, reference, costs, plans, solved)
+        result.phi[start:stop], result.transport_cost[start:stop] = block.embed(solved)
     return result
 
 
@@ -216,7 +208,7 @@ def exact_plan(
         for.
     """
     _require_finite(costs)
-    max_iterations, factor = _iterations(costs), float(_normalizing_factor(costs.max()))
+    max_iterations, factor = 100_000 + 100 * sum(costs.shape), float(_normalizing_factor(costs.max()))
     plan, _, reference_dual, dual, code = _network_simplex()(
         reference_weights, weights, costs * factor, max_iterations, 1
     )
@@ -260,86 +252,121 @@ def sinkhorn_plan(
     return plan
 
 
-def _solve_exactly(
-    reference_weights: FloatMatrix, block: WeightedPoints, costs: FloatMatrix, plans: FloatMatrix, graphs: IntArray
-) -> npt.NDArray[np.bool_]:
-    """Solve the named graphs of a block exactly, into `plans`; say which plans hold, out of all graphs of the block.
+@dataclass(frozen=True)
+class _Block:
+    """Consecutive graphs whose plans are found together; everything but the solver's call is done for all at once.
 
-    The checks are those of `exact_plan`, made for all graphs at once, since one by one they take as long as the solver.
+    Attributes
+    ----------
+    reference : float64, (N, d)
+    reference_weights : float64, (N,)
+    points : float64, (n_points, d)
+    weights : float64, (n_points,)
+    offsets : int64, (n_graphs + 1,)
+    costs : float64, (N, n_points)
+    plans : float64, (N, n_points)
+        Of the graphs solved so far, side by side.
+    averages : float64, (n_graphs, N, d)
+        ``pi Z`` of the graphs solved so far.
     """
-    network_simplex = _network_simplex()
-    solved = np.zeros(len(block.offsets) - 1, dtype=bool)
-    # POT's solver ends the process on a graph without points.
-    held = np.flatnonzero(np.diff(block.offsets))
-    if not len(graphs) or not len(held):
-        return solved
-    starts = block.offsets[held]
-    largest = np.full(len(solved), np.nan)
-    largest[held] = np.maximum.reduceat(costs.max(axis=0), starts)
-    scaled = costs * np.repeat(_normalizing_factor(largest), np.diff(block.offsets))
-    bounds = block.offsets.tolist()
-    for graph in graphs[np.isfinite(largest[graphs])].tolist():
-        first, last = bounds[graph], bounds[graph + 1]
-        graph_costs = np.ascontiguousarray(scaled[:, first:last])
-        plan, _, _, _, code = network_simplex(
-            reference_weights, block.weights[first:last], graph_costs, _iterations(graph_costs), 1
+
+    reference: FloatMatrix
+    reference_weights: FloatMatrix
+    points: FloatMatrix
+    weights: FloatMatrix
+    offsets: IntArray
+    costs: FloatMatrix
+    plans: FloatMatrix
+    averages: FloatMatrix
+
+    @classmethod
+    def of(cls, graphs: WeightedPoints, reference: FloatMatrix) -> "_Block":
+        costs = cdist(reference, graphs.points, "sqeuclidean")
+        return cls(
+            reference,
+            np.full(len(reference), 1.0 / len(reference)),
+            graphs.points,
+            graphs.weights,
+            graphs.offsets,
+            costs,
+            np.zeros_like(costs),
+            np.full((len(graphs.offsets) - 1, *reference.shape), np.nan),
         )
-        plans[:, first:last] = plan
-        solved[graph] = code == OPTIMAL
-    row_error = np.abs(np.add.reduceat(plans, starts, axis=1) - reference_weights[:, None]).max(axis=0)
-    column_error = np.maximum.reduceat(np.abs(plans.sum(axis=0) - block.weights), starts)
-    solved[held] &= (row_error <= MARGINAL_TOLERANCE) & (column_error <= MARGINAL_TOLERANCE)
-    return solved
 
+    def solve_exactly(self, graphs: IntArray) -> npt.NDArray[np.bool_]:
+        """Solve the named graphs exactly; say which plans hold, out of all graphs of the block.
 
-def _project(
-    block: WeightedPoints,
-    reference: FloatMatrix,
-    costs: FloatMatrix,
-    plans: FloatMatrix,
-    solved: npt.NDArray[np.bool_],
-) -> tuple[FloatMatrix, FloatMatrix]:
-    """Project the plans of a block: phi, (n_graphs, N * d), and the transport cost; NaN for graphs without a plan."""
-    n_reference, dimension = reference.shape
-    graph_of_point = np.repeat(np.arange(len(solved)), np.diff(block.offsets))
-    bounds = block.offsets.tolist()
-    phi = np.full((len(solved), n_reference, dimension), np.nan)
-    scaled = plans * n_reference
-    for graph in np.flatnonzero(solved).tolist():
-        own = slice(bounds[graph], bounds[graph + 1])
-        np.matmul(scaled[:, own], block.points[own], out=phi[graph])
-    phi -= reference
-    phi /= np.sqrt(n_reference)
-    # Where there is no plan the costs need not be finite.
-    finite_costs = costs if solved.all() else np.where(solved[graph_of_point], costs, 0.0)
-    by_point = np.einsum("jk,jk->k", plans, finite_costs)
-    cost = np.bincount(graph_of_point, by_point, minlength=len(solved)).astype(np.float64)
-    cost[~solved] = np.nan
-    return phi.reshape(len(phi), -1), cost
+        The checks are those of `exact_plan`, made for all graphs at once, since one by one they take as long as the
+        solver.
+        """
+        network_simplex = _network_simplex()
+        counts = np.diff(self.offsets)
+        solved = np.zeros(len(counts), dtype=bool)
+        # POT's solver ends the process on a graph without points.
+        held = np.flatnonzero(counts)
+        if not len(graphs) or not len(held):
+            return solved
+        starts = self.offsets[held]
+        largest = np.full(len(counts), np.nan)
+        largest[held] = np.maximum.reduceat(self.costs.max(axis=0), starts)
+        scaled = self.costs * np.repeat(_normalizing_factor(largest), counts)
+        bounds = self.offsets.tolist()
+        limits = _iterations(len(self.reference) + counts).tolist()
+        graphs = graphs[np.isfinite(largest[graphs])]
+        codes = []
+        # Everything in this loop counts: the solver takes 50 microseconds for a molecule.
+        reference_weights, points, weights = self.reference_weights, self.points, self.weights
+        plans, averages = self.plans, self.averages
+        for graph in graphs.tolist():
+            own = slice(bounds[graph], bounds[graph + 1])
+            plan, _, _, _, code = network_simplex(
+                reference_weights, weights[own], np.ascontiguousarray(scaled[:, own]), limits[graph], 1
+            )
+            plans[:, own] = plan
+            plan.dot(points[own], averages[graph])
+            codes.append(code)
+        solved[graphs] = np.array(codes) == OPTIMAL
+        row_error = np.abs(np.add.reduceat(self.plans, starts, axis=1) - self.reference_weights[:, None]).max(axis=0)
+        column_error = np.maximum.reduceat(np.abs(self.plans.sum(axis=0) - self.weights), starts)
+        solved[held] &= (row_error <= MARGINAL_TOLERANCE) & (column_error <= MARGINAL_TOLERANCE)
+        return solved
 
+    def solve_carefully(self, graph: int, *, entropic_first: bool, regularization: float) -> tuple[bool, float]:
+        """Solve a graph by one solver, then by the other: whether the plan is entropic, and its regularisation."""
+        own = slice(int(self.offsets[graph]), int(self.offsets[graph + 1]))
+        costs = np.ascontiguousarray(self.costs[:, own])
+        if not costs.size:
+            raise PlanError("the graph has no points")
+        problems = []
+        for entropic in (entropic_first, not entropic_first):
+            # Costs of 0 throughout need no regularisation to be solved; any positive one gives the same plan.
+            absolute = regularization * (costs.max() or 1.0) if entropic else np.nan
+            try:
+                if entropic:
+                    plan = sinkhorn_plan(self.reference_weights, self.weights[own], costs, absolute)
+                else:
+                    plan = exact_plan(self.reference_weights, self.weights[own], costs)[0]
+            except PlanError as error:
+                problems.append(str(error))
+            else:
+                self.plans[:, own] = plan
+                plan.dot(self.points[own], self.averages[graph])
+                return entropic, absolute
+        raise PlanError("; ".join(dict.fromkeys(problems)))
 
-def _solve_carefully(
-    reference_weights: FloatMatrix,
-    weights: FloatMatrix,
-    costs: FloatMatrix,
-    *,
-    entropic_first: bool,
-    regularization: float,
-) -> tuple[FloatMatrix, bool, float]:
-    """Solve by one solver, then by the other: the plan, whether it is entropic, and its regularisation."""
-    if not costs.size:
-        raise PlanError("the graph has no points")
-    problems = []
-    for entropic in (entropic_first, not entropic_first):
-        # Costs of 0 throughout need no regularisation to be solved; any positive one gives the same plan.
-        absolute = regularization * (costs.max() or 1.0) if entropic else np.nan
-        try:
-            if entropic:
-                return sinkhorn_plan(reference_weights, weights, costs, absolute), True, absolute
-            return exact_plan(reference_weights, weights, costs)[0], False, absolute
-        except PlanError as error:
-            problems.append(str(error))
-    raise PlanError("; ".join(dict.fromkeys(problems)))
+    def embed(self, solved: npt.NDArray[np.bool_]) -> tuple[FloatMatrix, FloatMatrix]:
+        """Turn the plans into phi, (n_graphs, N * d), and the transport costs; NaN for graphs that are not solved."""
+        n_reference = len(self.reference)
+        phi = self.averages * n_reference
+        phi -= self.reference
+        phi /= np.sqrt(n_reference)
+        graph_of_point = np.repeat(np.arange(len(solved)), np.diff(self.offsets))
+        # Where there is no plan the costs need not be finite.
+        costs = self.costs if solved.all() else np.where(solved[graph_of_point], self.costs, 0.0)
+        by_point = np.einsum("jk,jk->k", self.plans, costs)
+        cost = np.bincount(graph_of_point, by_point, minlength=len(solved)).astype(np.float64)
+        phi[~solved], cost[~solved] = np.nan, np.nan
+        return phi.reshape(len(phi), -1), cost
 
 
 def _normalizing_factor(largest: FloatMatrix) -> FloatMatrix:
@@ -352,10 +379,9 @@ def _normalizing_factor(largest: FloatMatrix) -> FloatMatrix:
     return np.asarray(np.ldexp(1.0, -exponents), dtype=np.float64)
 
 
-def _iterations(costs: FloatMatrix) -> int:
-    """Bound on the steps of the network simplex: far more than it takes, so that it ends in any case."""
-    n_reference, n_points = costs.shape
-    return 100_000 + 100 * int(n_reference + n_points)
+def _iterations(n_points: IntArray) -> IntArray:
+    """Bound on the steps of the network simplex, by the points on both sides: far more than it takes, but it ends."""
+    return np.asarray(100_000 + 100 * n_points, dtype=np.int64)
 
 
 def _require_finite(costs: FloatMatrix) -> None:
