@@ -243,8 +243,18 @@ def test_more_components_than_the_encoded_rank_are_refused():
 
 
 def test_vectors_that_are_all_alike_have_no_components():
-    with pytest.raises(ValueError, match=r"components = 1, and the node embeddings vary in 0 directions only"):
-        fit(np.full((10, 3), 0.7), components=1)
+    for fewer in (False, True):
+        with pytest.raises(ValueError, match="the node embeddings do not vary, so that there are no principal components"):
+            fit(np.full((10, 3), 0.7), components=1, fewer=fewer)
+
+
+def test_there_can_be_fewer_components_than_asked_for_where_that_is_allowed():
+    vectors = np.random.default_rng(0).standard_normal((20, 2)) @ np.ones((2, 5))
+    with pytest.raises(ValueError, match="vary in 1 directions only"):
+        fit(vectors, components=3)
+    projection = fit(vectors, components=3, fewer=True)
+    assert projection.dimension == 1
+    np.testing.assert_array_equal(projection.components, fit(vectors, components=1).components)
 
 
 def test_rounding_errors_of_constant_columns_are_no_variance():

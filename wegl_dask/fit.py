@@ -9,7 +9,7 @@ import numpy as np
 from wegl_dask import fit_tasks
 from wegl_dask.errors import JobFileError
 from wegl_dask.features import default_features
-from wegl_dask.fitting import ScatterWidthError, largest_sample, needs_scatter, sample_shares
+from wegl_dask.fitting import largest_sample, needs_scatter, sample_shares
 from wegl_dask.ingest import ShardCensus
 from wegl_dask.points import NodeSettings
 from wegl_dask.records import PartRecord
@@ -161,10 +161,8 @@ def _fit_projection(run: Run, fit: Fit) -> str:
     seen = nodes.features.seen_columns(fit.census.categories, fit.census.degrees)
     try:
         scatter = needs_scatter(nodes, seen, fit.spec.projection.components)
-    except ScatterWidthError as error:
-        raise JobFileError(
-            f'{error}: lower nodes.degree_clip or diffusion.layers, or set diffusion.pooling to "average" or "final"'
-        ) from error
+    except ValueError as error:
+        raise JobFileError(str(error)) from error
     with run.timed("moments"):
         seen_path = _write_seen(run, seen)
     how = json.dumps([repr(fit.settings), scatter, fit.train, NUMERICS_VERSION])

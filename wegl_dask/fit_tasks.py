@@ -17,7 +17,7 @@ from wegl_dask.graphs import GraphBatch
 from wegl_dask.points import NodeSettings, PointEmbedding
 from wegl_dask.projection import Moments, Projection
 from wegl_dask.records import PartRecord
-from wegl_dask.reference import barycenter_reference, kmeans_reference, normal_reference, sample_reference
+from wegl_dask.reference import kmeans_reference, reference_from_samples
 from wegl_dask.saved_model import Model, Origin
 from wegl_dask.shards import Shard
 from wegl_dask.sources.base import fingerprint
@@ -227,19 +227,9 @@ def _reference(
         # The mini-batches are a serial chain: here, next to their input, nothing has to be sent about.
         with dask.config.set(scheduler="synchronous"):
             return kmeans_reference(da.concatenate(blocks), n_points, epochs=table.epochs, step=step, seed=seed)
-    if table.kind == "barycenter":
-        graphs: list[np.ndarray] = []
-        for path in paths:
-            arrays = folder.read_arrays(path)
-            graphs += np.split(arrays["points"], np.cumsum(arrays["counts"])[:-1])
-        return barycenter_reference(graphs, n_points, step=step, seed=seed)
-    if table.kind == "normal":
-        moments = Moments.none(projection.dimension, scatter=False)
-        for path in paths:
-            moments = moments.merge(Moments.of(_read_points(folder, path), scatter=False))
-        return normal_reference(moments.mean, moments.deviations / moments.count, n_points, step=step, seed=seed)
-    points = np.concatenate([_read_points(folder, path) for path in paths])
-    return sample_reference(points, n_points, step=step, seed=seed)
+    arrays = map(folder.read_arrays, paths)
+    found = ((part["points"], part.get("counts")) for part in arrays)
+    return reference_from_samples(table.kind, found, n_points, step=step, seed=seed)
 
 
 def _samples(folder: RunFolder, task: FitTask) -> Sequence[PartRecord]:

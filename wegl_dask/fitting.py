@@ -21,15 +21,6 @@ BLOCK_ENTRIES = 4_000_000
 """Float64 entries of node rows that are held at a time: 32 MB."""
 
 
-class ScatterWidthError(ValueError):
-    """The scatter matrix would be too wide."""
-
-    def __init__(self, width: int) -> None:
-        super().__init__(
-            f"the PCA would need a scatter matrix of {width} x {width} columns, and {SCATTER_WIDTH} are allowed"
-        )
-
-
 def needs_scatter(nodes: NodeEmbedding, seen: IntArray, components: int | None) -> bool:
     """Whether all pairs of columns are needed: for a PCA, and for the variances of columns that are encoded later.
 
@@ -43,7 +34,7 @@ def needs_scatter(nodes: NodeEmbedding, seen: IntArray, components: int | None) 
 
     Raises
     ------
-    ScatterWidthError
+    ValueError
         If there are more pairs than can be held.
     """
     encodes_before = nodes.encodes_before_moments(seen)
@@ -51,7 +42,10 @@ def needs_scatter(nodes: NodeEmbedding, seen: IntArray, components: int | None) 
     scatter = components is not None or encodes_later
     width = nodes.repeats * (nodes.features.n_features if encodes_before else len(seen))
     if scatter and width > SCATTER_WIDTH:
-        raise ScatterWidthError(width)
+        raise ValueError(
+            f"the PCA would need a scatter matrix of {width} x {width} columns, and {SCATTER_WIDTH} are allowed: lower "
+            'nodes.degree_clip or diffusion.layers, or set diffusion.pooling to "average" or "final"'
+        )
     return scatter
 
 

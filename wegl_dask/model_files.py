@@ -6,6 +6,7 @@ import json
 import zipfile
 import zlib
 from collections.abc import Mapping
+from pathlib import PurePosixPath
 from typing import Any
 
 import numpy as np
@@ -71,8 +72,8 @@ def encode_model(model: Mapping[str, Any], arrays: Arrays) -> dict[str, bytes]:
     return {MODEL_ARRAYS: npz_bytes(arrays), MODEL_JSON: text.encode()}
 
 
-def read_model(folder: Folder) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """Read the model of a run folder.
+def read_model(folder: Folder, subfolder: str = "model") -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """Read the model of a run folder, or one that is in another subfolder, or in the folder itself ("").
 
     Returns
     -------
@@ -85,19 +86,22 @@ def read_model(folder: Folder) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     WeglError
         If a file is not there or damaged, or the two do not belong together.
     """
-    content = folder.read(MODEL_JSON)
-    where = folder.location(MODEL_JSON)
+    json_name, arrays_name = (
+        f"{subfolder}/{PurePosixPath(name).name}".lstrip("/") for name in (MODEL_JSON, MODEL_ARRAYS)
+    )
+    content = folder.read(json_name)
+    where = folder.location(json_name)
     try:
         model = json.loads(content)
         expected: dict[str, Any] = model["arrays"]
     except (ValueError, KeyError, TypeError) as error:
         raise WeglError(f"{where} is no model of this package, or damaged: {error!r}. Run the job again") from error
-    arrays = read_npz(folder, MODEL_ARRAYS)
+    arrays = read_npz(folder, arrays_name)
     for name in sorted({*expected, *arrays}):
         found = _describe(arrays[name]) if name in arrays else None
         if found != expected.get(name):
             raise WeglError(
-                f"{where} and {folder.location(MODEL_ARRAYS)} do not belong together: the array {name!r} is {found}, and "
+                f"{where} and {folder.location(arrays_name)} do not belong together: the array {name!r} is {found}, and "
                 f"the former says {expected.get(name)}. Run the job again, or copy both files anew"
             )
     return model, arrays

@@ -170,7 +170,12 @@ def fit_projection(
 
     axes, spectrum = _principal_axes(moments, mapping, np.where(constant, 0.0, 1.0 / scale)[covered])
     rank = int((spectrum > spectrum[0] * RANK_TOLERANCE).sum()) if spectrum.size and spectrum[0] > 0 else 0
-    if fewer and rank:
+    if not rank:
+        raise ValueError(
+            "the node embeddings do not vary, so that there are no principal components: choose nodes.features that tell "
+            "nodes apart, or leave out projection.components"
+        )
+    if fewer:
         components = min(components, rank)
     if components > rank:
         raise ValueError(

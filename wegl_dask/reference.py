@@ -4,6 +4,7 @@ Paper, section "Calculation of the Reference Distribution".
 """
 
 from collections.abc import Iterable, Sequence
+from functools import reduce
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -12,6 +13,7 @@ from scipy.spatial.distance import cdist
 
 from wegl_dask.errors import WeglError
 from wegl_dask.graphs import IntArray
+from wegl_dask.projection import Moments
 from wegl_dask.transport import canonical_reference
 
 if TYPE_CHECKING:
@@ -34,20 +36,15 @@ BARYCENTER_ITERATIONS = 50
 
 
 class TooFewPointsError(WeglError):
-    """There are fewer distinct node embeddings, `found`, than the reference is to have points, `needed`."""
-
-    found: int
-    needed: int
+    """There are fewer distinct node embeddings than the reference is to have points."""
 
     @classmethod
-    def of(cls, found: int, needed: int, key: str = "reference.points") -> "TooFewPointsError":
-        """Name both numbers, and the key of the job file, or the parameter, to set."""
-        error = cls(
+    def of(cls, found: int, needed: int) -> "TooFewPointsError":
+        """Name both numbers."""
+        return cls(
             f"the graphs have {found} distinct node embeddings, and the reference is to have {needed} distinct points; "
-            f"set {key} to {found} at most, or choose node features that tell more nodes apart"
+            f"set reference.points to {found} at most, or choose node features that tell more nodes apart"
         )
-        error.found, error.needed = found, needed
-        return error
 
 
 def kmeans_reference(points: "da.Array", n_points: int, *, epochs: int, step: float, seed: int) -> FloatMatrix:
@@ -116,6 +113,49 @@ def kmeans_reference_in_memory(
         for batch in order:
             clusterer.partial_fit(points[bounds[batch] : bounds[batch + 1]])
     return _with_distinct_centres(clusterer.cluster_centers_, start, step)
+
+
+def reference_from_samples(
+    kind: Literal["normal", "barycenter", "sample"],
+    samples: Iterable[tuple[FloatMatrix, IntArray | None]],
+    n_points: int,
+    *,
+    step: float,
+    seed: int,
+) -> FloatMatrix:
+    """Compute a reference of one of the kinds that need no clustering.
+
+    Parameters
+    ----------
+    kind : {"normal", "barycenter", "sample"}
+    samples : iterable of (float64 (n, d), int (n_graphs,) or None)
+        Points, some at a time; for a barycenter those of whole graphs, and how many each graph has.
+    n_points, step, seed
+        See `kmeans_reference`.
+
+    Returns
+    -------
+    float64, (N, d)
+        In lexicographic order.
+
+    Raises
+    ------
+    TooFewPointsError
+        See `normal_reference`, `sample_reference`, `barycenter_reference`.
+    """
+    if kind == "normal":
+        parts = [Moments.of(points, scatter=False) for points, _ in samples]
+        moments = reduce(Moments.merge, parts)
+        return normal_reference(moments.mean, moments.deviations / moments.count, n_points, step=step, seed=seed)
+    if kind == "barycenter":
+        graphs = [
+            graph
+            for points, counts in samples
+            if counts is not None
+            for graph in np.split(points, np.cumsum(counts)[:-1])
+        ]
+        return barycenter_reference(graphs, n_points, step=step, seed=seed)
+    return sample_reference(np.concatenate([points for points, _ in samples]), n_points, step=step, seed=seed)
 
 
 def normal_reference(mean: FloatVector, variance: FloatVector, n_points: int, *, step: float, seed: int) -> FloatMatrix:
