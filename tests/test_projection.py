@@ -9,7 +9,7 @@ from sklearn.preprocessing import StandardScaler
 from wegl_dask.projection import Moments, Projection, fit_projection
 
 
-def fit(vectors, *, standardize=True, components=None, scatter=None):
+def fit(vectors, *, standardize=True, components=None, scatter=None, fewer=False):
     """Fit to explicit vectors, every column of which is covered."""
     moments = Moments.of(vectors, scatter=components is not None if scatter is None else scatter)
     return fit_projection(
@@ -20,6 +20,7 @@ def fit(vectors, *, standardize=True, components=None, scatter=None):
         repeats=1,
         standardize=standardize,
         components=components,
+        fewer=fewer,
     )
 
 
