@@ -41,11 +41,11 @@ def print_summary(spec: JobSpec, summary: "RunSummary") -> None:
     total = sum(summary.stage_seconds.values())
     say(f"seconds: {stages}; {format_seconds(total)} in all, {summary.rows / total:,.0f} graphs/s")
     folder = "data" if embedded else "graphs"
-    say(f"output: {summary.location} ({_count(summary.shards, 'part')} in {folder}/, {format_bytes(summary.n_bytes)})")
+    say(f"output: {spec.output.path} ({_count(summary.shards, 'part')} in {folder}/, {format_bytes(summary.n_bytes)})")
     if embedded:
         say("read it with:")
         say("  import wegl_dask")
-        say(f"  e = wegl_dask.read_embeddings({summary.location!r}); print(e.X.shape, e.y.shape)")
+        say(f"  e = wegl_dask.read_embeddings({spec.output.path!r}); print(e.X.shape, e.y.shape)")
 
 
 def print_finding(spec: JobSpec, finding: "Finding") -> None:

@@ -1,0 +1,181 @@
+"""The README: its code runs, its output is what the code prints, its tables are those of the code.
+
+``python tests/test_readme.py`` writes the table of keys anew.
+"""
+
+import contextlib
+import io
+import os
+import re
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from wegl_dask.cli import main
+from wegl_dask.errors import JobFileError, TooManyRejectedError, WeglError
+from wegl_dask.spec import JobSpec, documented_keys, source_kinds
+
+ROOT = Path(__file__).parents[1]
+README = ROOT / "README.md"
+KEYS = re.compile(r"(<!-- keys: .*? -->\n).*(<!-- end of keys -->)", flags=re.DOTALL)
+NUMBER = re.compile(r"\d[\d,]*\.?\d*")
+
+
+def blocks(language):
+    """Find the fenced blocks of a language: their text and where each starts."""
+    text = README.read_text(encoding="utf-8")
+    return [
+        (match[1], match.start())
+        for match in re.finditer(rf"^```{language}\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
+    ]
+
+
+def tables(text):
+    """Split Markdown tables into rows of cells, without their heads."""
+    rows = [line for line in text.splitlines() if line.startswith("|")]
+    return [[cell.strip() for cell in row.strip("|").split("|")] for row in rows if not set(row) <= set("|-: ")]
+
+
+def section(title):
+    return README.read_text(encoding="utf-8").partition(f"\n## {title}\n")[2].partition("\n## ")[0]
+
+
+def key_tables():
+    """Render the keys of the job file, a table for each of its tables."""
+    keys = documented_keys()
+    lines = []
+    for table in dict.fromkeys(key.table for key in keys):
+        lines += [
+            f"**`[{table}]`**" if table else "**At the top**",
+            "",
+            "| key | value | default | |",
+            "|---|---|---|---|",
+        ]
+        lines += [
+            f"| `{key.leaf}` | {key.kind.replace(' | ', ', ')} | `{key.default}` | {key.meaning} |"
+            for key in keys
+            if key.table == table
+        ]
+        lines.append("")
+    return "\n".join(lines)
+
+
+def without_times(text):
+    """Leave out of a command's output what differs between two runs: times and speeds."""
+    text = re.sub(r"[\d,.]+ graphs/s", "# graphs/s", text)
+    text = re.sub(r"(\d+ min )?[\d.]+ s\b", "# s", text)
+    return [line for line in text.strip().splitlines() if line and not line.startswith("dashboard: ")]
+
+
+def test_the_output_of_the_first_command_is_what_it_prints(quickstart):
+    shown, _ = blocks("text")[0]
+    assert without_times(shown) == without_times(quickstart.stderr + quickstart.stdout)
+
+
+def test_the_commands_at_the_top_are_those_of_this_package():
+    first, tests = (text for text, _ in blocks("sh"))
+    assert "'.[molecules]' && .venv/bin/wegl-dask run jobs/quickstart.toml" in first
+    assert "'.[test]' && .venv/bin/pytest" in tests
+    extras = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    assert all(f"\n{extra} = [" in extras for extra in ("molecules", "test"))
+
+
+def test_the_code_runs_in_its_order_and_prints_what_is_shown(quickstart, monkeypatch):
+    for package in ("duckdb", "pandas", "polars"):
+        pytest.importorskip(package)
+    monkeypatch.chdir(quickstart.folder)
+    text = README.read_text(encoding="utf-8")
+    names = {}
+    for code, start in blocks("python"):
+        printed = io.StringIO()
+        with contextlib.redirect_stdout(printed):
+            exec(compile(code, f"README.md at {start}", "exec"), names)
+        shown = text[start:].partition("```text\n")[2].partition("```")[0]
+        assert NUMBER.sub("#", printed.getvalue()) == NUMBER.sub("#", shown), code
+        found, expected = ([float(n.replace(",", "")) for n in NUMBER.findall(t)] for t in (printed.getvalue(), shown))
+        assert found == pytest.approx(expected, rel=0.02), code
+
+
+def test_every_kind_of_source_has_a_table_that_can_be_read():
+    kinds = []
+    for text, _ in blocks("toml"):
+        if text.startswith("[source]"):
+            spec = JobSpec.from_toml(f'{text}[output]\npath = "out"\n')
+            kinds.append(spec.source.kind)
+    assert sorted(kinds) == sorted(source_kinds())
+
+
+def test_the_tables_of_the_cluster_can_be_read():
+    tables = [text for text, _ in blocks("toml") if text.startswith("[cluster]")]
+    source = '[source]\nkind = "tud"\nroot = "data"\nname = "MUTAG"\n[output]\npath = "out"\n'
+    assert {JobSpec.from_toml(text + source).cluster.kind for text in tables} == {"local", "scheduler"}
+
+
+def test_the_table_of_keys_is_that_of_the_code():
+    found = KEYS.search(README.read_text(encoding="utf-8"))
+    assert found[0] == f"{found[1]}\n{key_tables()}\n{found[2]}", "run  python tests/test_readme.py"
+
+
+def test_no_cell_of_the_table_of_keys_is_cut_by_a_bar():
+    assert {len(row) for row in tables(section("All keys of the job file"))} == {4}
+
+
+def test_the_commands_are_all_there():
+    rows = tables(section("The command"))
+    named = {word for row in rows if row[0].startswith("`wegl-dask ") for word in [row[0].split()[1].strip("`")]}
+    assert named == set(main.commands)
+
+
+def test_the_exit_codes_are_those_of_the_errors():
+    rows = tables(section("The command"))
+    codes = {int(row[0]) for row in rows if row[0].isdigit()}
+    errors = {error.exit_code for error in (WeglError, JobFileError, TooManyRejectedError)}
+    assert codes == {0, *errors, 130, 143}
+    assert all(f"{code} " in " ".join((main.help or "").split()) for code in sorted(codes))
+
+
+def test_the_files_of_the_run_folder_are_there(quickstart):
+    (listing,) = (text for text, _ in blocks("text") if text.startswith("job.toml"))
+    for line in listing.splitlines():
+        pattern = re.sub(r"\d{5}", "*", line.split()[0])
+        assert any((quickstart.folder / "runs/quickstart").glob(pattern)), line
+
+
+def test_the_columns_of_a_part_are_those_that_are_listed(quickstart):
+    schema = pq.read_schema(quickstart.folder / "runs/quickstart/data/part-00000.parquet")
+    listed = {}
+    for names, types, _ in (row for row in tables(section("The run folder")) if row[0].startswith("`")):
+        columns = [name.strip("`") for name in names.split(", ")]
+        listed |= zip(columns, types.split(", ") if len(columns) > 1 else [types], strict=True)
+    assert list(listed) == schema.names
+    for name, shown in listed.items():
+        found = str(schema.field(name).type)
+        assert found in shown or (name == "embedding" and found.startswith("fixed_size_list<element: float")), name
+
+
+def test_links_lead_somewhere():
+    text = README.read_text(encoding="utf-8")
+    for name, target in re.findall(r"\[([^\]]+)\]\(([^)#]+)\)", text):
+        if target.startswith("https://"):
+            continue
+        assert (ROOT / target).exists(), target
+        if name.startswith("`") and target.endswith(".py"):
+            code = (ROOT / target).read_text(encoding="utf-8")
+            assert re.search(rf"^\s*(def|class) {name.strip('`')}\b", code, re.MULTILINE), name
+    anchors = {
+        re.sub(r"[^a-z -]", "", title.lower()).replace(" ", "-")
+        for title in re.findall(r"^## (.*)$", text, re.MULTILINE)
+    }
+    assert set(re.findall(r"\]\(#([^)]+)\)", text)) <= anchors
+
+
+def test_no_path_of_a_machine_is_named():
+    text = README.read_text(encoding="utf-8")
+    assert not re.search(r"(?<![\w.])/(home|root|work|tmp|usr|opt)/", text)
+    assert os.fspath(ROOT) not in text
+
+
+if __name__ == "__main__":
+    old = README.read_text(encoding="utf-8")
+    README.write_text(KEYS.sub(lambda match: f"{match[1]}\n{key_tables()}\n{match[2]}", old), encoding="utf-8")
