@@ -53,12 +53,16 @@ def key_tables():
             "|---|---|---|---|",
         ]
         lines += [
-            f"| `{key.leaf}` | {key.kind.replace(' | ', ', ')} | `{key.default}` | {key.meaning} |"
+            f"| `{key.leaf}` | {key.kind.replace(' | ', ', ')} | {default(key)} | {key.meaning} |"
             for key in keys
             if key.table == table
         ]
         lines.append("")
     return "\n".join(lines)
+
+
+def default(key):
+    return key.default if key.default in {"required", "not set"} else f"`{key.default}`"
 
 
 def without_times(text):

@@ -20,7 +20,9 @@ RUN_JSON = f"{RECORD_FOLDER}/run.json"
 
 SUCCESS_NAME = "_SUCCESS"
 
-ROOT_FILES = ("manifest.json", "report.html", "performance-report.html")
+PERFORMANCE_REPORT_NAME = "performance-report.html"
+
+ROOT_FILES = ("manifest.json", "report.html", PERFORMANCE_REPORT_NAME)
 """Files that a run writes into the folder itself, besides job.toml and _SUCCESS."""
 
 OWN_NAMES = {

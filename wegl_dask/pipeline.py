@@ -11,7 +11,7 @@ part is made from goes into its record as a fingerprint, so a part is made again
 import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import version
@@ -23,6 +23,7 @@ from wegl_dask.embeddings import EmbeddingFormat
 from wegl_dask.errors import WeglError
 from wegl_dask.fit import Fit, fit_model, prepare_fit
 from wegl_dask.ingest import ShardCensus, check_rejected, ingest, plan_source
+from wegl_dask.performance import performance_report
 from wegl_dask.progress import Progress
 from wegl_dask.records import PartRecord
 from wegl_dask.run import Run
@@ -129,7 +130,8 @@ def _claimed(
     with folder.lock() as lock:
         claim = folder.claim(spec.to_toml(), overwrite=overwrite)
         folder.clean_temporary()
-        yield Run(spec, folder, lock, client, claim.resumed, progress)
+        with performance_report(folder) if spec.output.performance_report else nullcontext():
+            yield Run(spec, folder, lock, client, claim.resumed, progress)
 
 
 def _needed_graphs(run: Run) -> ShardCensus:

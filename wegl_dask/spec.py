@@ -83,7 +83,9 @@ class MoleculeTable(FileTable):
     """Keys of the sources that featurise molecules."""
 
     id_column: Text | None = Field(
-        None, description="Column (SDF: property) that holds the id; the row number if not set."
+        None,
+        description="Column (SDF: property) that holds the id. If not set: the second column of .smi files, else the row "
+        "number.",
     )
     targets: list[Text] = Field([], description="Columns (SDF: properties) that hold the labels, in order.")
     split_column: Text | None = Field(None, description="Column (SDF: property) that names the split of the row.")
@@ -231,7 +233,9 @@ class OutputTable(Table):
     layout: Literal["list", "wide"] = Field(
         "list", description="The embedding as one column of fixed-size lists, or one column a dimension."
     )
-    performance_report: bool = Field(False, description="Write Dask's performance report to the run folder.")
+    performance_report: bool = Field(
+        False, description="Write Dask's performance report to the run folder; needs bokeh."
+    )
 
 
 class ClusterTable(Table):
@@ -244,7 +248,9 @@ class ClusterTable(Table):
     memory_limit: Text | None = Field(
         None, description='local: memory of a worker, such as "800MB"; the machine\'s, divided evenly, if not set.'
     )
-    local_directory: Text | None = Field(None, description="local: folder for spilling; the system's if not set.")
+    local_directory: Text | None = Field(
+        None, description="local: folder for spilling; the system's temporary folder if not set."
+    )
     dashboard_address: Text | None = Field(
         "127.0.0.1:0", description="local: where the dashboard listens; port 0 is any free one."
     )
