@@ -6,9 +6,9 @@ As in `wegl_dask.tasks`, a task gets a small descriptor and leaves its results i
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import pairwise
 
 import dask
-import dask.array as da
 import numpy as np
 
 from wegl_dask.errors import JobFileError
@@ -17,7 +17,7 @@ from wegl_dask.graphs import GraphBatch
 from wegl_dask.points import NodeSettings, PointEmbedding
 from wegl_dask.projection import Moments, Projection
 from wegl_dask.records import PartRecord
-from wegl_dask.reference import kmeans_reference, reference_from_samples
+from wegl_dask.reference import kmeans_reference, mini_batches, reference_from_samples
 from wegl_dask.saved_model import Model, Origin
 from wegl_dask.shards import Shard
 from wegl_dask.sources.base import fingerprint
@@ -214,20 +214,22 @@ def _reference(
 ) -> np.ndarray:
     step = projection.rounding_step
     samples = _samples(folder, task)
-    paths = [record.files[0].path for record in samples]
     if table.kind == "kmeans":
-        blocks = [
+        import dask.array as da  # noqa: PLC0415  takes half a second, and nothing else needs it
+
+        points = _all_points(folder, samples, projection.dimension)
+        bounds = mini_batches(len(points), projection.dimension, n_points).tolist()
+        # Views: `dask.array.from_array` would copy the points.
+        batches = [
             da.from_delayed(
-                dask.delayed(_read_points)(folder, path),
-                shape=(int(record.extra["points"]), projection.dimension),
-                dtype=np.float64,
+                dask.delayed(points[start:stop], traverse=False), (stop - start, projection.dimension), points.dtype
             )
-            for path, record in zip(paths, samples, strict=True)
+            for start, stop in pairwise(bounds)
         ]
         # The mini-batches are a serial chain: here, next to their input, nothing has to be sent about.
         with dask.config.set(scheduler="synchronous"):
-            return kmeans_reference(da.concatenate(blocks), n_points, epochs=table.epochs, step=step, seed=seed)
-    arrays = map(folder.read_arrays, paths)
+            return kmeans_reference(da.concatenate(batches), n_points, epochs=table.epochs, step=step, seed=seed)
+    arrays = (folder.read_arrays(record.files[0].path) for record in samples)
     found = ((part["points"], part.get("counts")) for part in arrays)
     return reference_from_samples(table.kind, found, n_points, step=step, seed=seed)
 
@@ -241,8 +243,15 @@ def _samples(folder: RunFolder, task: FitTask) -> Sequence[PartRecord]:
     ]
 
 
-def _read_points(folder: RunFolder, path: str) -> np.ndarray:
-    return folder.read_arrays(path)["points"]
+def _all_points(folder: RunFolder, samples: Sequence[PartRecord], dimension: int) -> np.ndarray:
+    """Read all samples into one array, which is there once."""
+    points = np.empty((sum(int(record.extra["points"]) for record in samples), dimension))
+    start = 0
+    for record in samples:
+        block = folder.read_arrays(record.files[0].path)["points"]
+        points[start : start + len(block)] = block
+        start += len(block)
+    return points
 
 
 def _fit_graphs(shard: Shard, *, train: bool) -> GraphBatch:
