@@ -91,7 +91,8 @@ def run_stage(
                 future.release()
     finally:
         completed.clear()
-        client.cancel([future for future, _ in waiting.values()])
+        if waiting:
+            client.cancel([future for future, _ in waiting.values()])
     if failures:
         shown = "; ".join(f"{descriptor}: {_explain(error)}" for descriptor, error in failures[:5])
         more = f"; and {len(failures) - 5} more" if len(failures) > 5 else ""
