@@ -9,6 +9,7 @@ from functools import partial
 from wegl_dask import tasks
 from wegl_dask.claims import remove_all
 from wegl_dask.errors import JobFileError, SourceError, TooManyRejectedError
+from wegl_dask.features import build_features, default_features
 from wegl_dask.records import PartRecord
 from wegl_dask.run import Run
 from wegl_dask.sources import open_source
@@ -118,6 +119,11 @@ def check_plan(spec: JobSpec, plan: SourcePlan) -> None:
             'projection.fit_on = "train" needs graphs with a split, and the source names none: '
             'name its column, or set projection.fit_on = "all"'
         )
+    features = spec.nodes.features or default_features(plan.schema)
+    try:
+        build_features(plan.schema, features, max_degree=0, degree_clip=0, embedding_width=1, seed=0)
+    except ValueError as error:
+        raise JobFileError(str(error)) from error
     tables = {"attributes": plan.schema.edge_attribute_width, "labels": len(plan.schema.edge_category_counts)}
     wanted = spec.edges.features
     if wanted in tables and not tables[wanted]:
