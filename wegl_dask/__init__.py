@@ -9,10 +9,12 @@ if TYPE_CHECKING:
     from wegl_dask.errors import WeglError
     from wegl_dask.graphs import GraphBatch, GraphSchema
     from wegl_dask.reading import Embeddings, read_embeddings
+    from wegl_dask.wegl import WEGL
 
-__all__ = ["Embeddings", "GraphBatch", "GraphSchema", "WeglError", "__version__", "read_embeddings"]
+__all__ = ["WEGL", "Embeddings", "GraphBatch", "GraphSchema", "WeglError", "__version__", "read_embeddings"]
 
 _MODULES = {
+    "WEGL": "wegl",
     "Embeddings": "reading",
     "GraphBatch": "graphs",
     "GraphSchema": "graphs",
