@@ -39,6 +39,8 @@ WORKER_ENVIRONMENT = {
     "POT_BACKEND_DISABLE_TENSORFLOW": "1",
     # Dask has workers hand every freed block back to the system at once; then arrays of more than 128 kB are mapped and
     # zeroed anew each time, which doubles the time of the stages.
+    # One arena, since that of a thread gives its heaps back at once whatever these say.
+    "MALLOC_ARENA_MAX": "1",
     "MALLOC_TRIM_THRESHOLD_": "134217728",
     "MALLOC_MMAP_THRESHOLD_": "33554432",
 }
