@@ -346,6 +346,72 @@ def quickstart(tmp_path_factory):
     folder = tmp_path_factory.mktemp("quickstart")
     environment = {**os.environ, "PYTHONPATH": str(repository)}
     command = [sys.executable, "-m", "wegl_dask", "run", str(repository / "jobs" / "quickstart.toml")]
-    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=300, check=False)
+    done = subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=300, check=False
+    )
     assert done.returncode == 0, done.stderr
     return SimpleNamespace(folder=folder, stdout=done.stdout, stderr=done.stderr)
+
+
+@pytest.fixture(scope="session")
+def write_embedded_run(embedded, tmp_path_factory):
+    """Write a real data set, embedded as by `embedded`, as the run folder of a job; its path. Ids are g0, g1, ..."""
+    import io
+
+    import pyarrow as pa
+
+    from wegl_dask.saved_model import Model, Origin
+    from wegl_dask.shards import write_shard
+    from wegl_dask.sources.base import LabelSchema
+    from wegl_dask.storage import RunFolder
+    from wegl_dask.tasks import ShardTask, embed_shard
+
+    def write(name, *, n_shards=3, ids=None, dtype="float32", layout="list"):
+        data = embedded(name)
+        folder = RunFolder(str(tmp_path_factory.mktemp(name) / "run"))
+        folder.claim("")
+        model = Model(data.batch.schema, data.model, data.reference, data.step, False, "exact", 0.01, 4_000_000)
+        n_graphs = data.batch.n_graphs
+        folder.write_model(*model.to_files(Origin(model._job(), "", n_graphs, len(data.points))))
+        ids = [f"g{graph}" for graph in range(n_graphs)] if ids is None else ids
+        bounds = [n_graphs * shard // n_shards for shard in range(n_shards + 1)]
+        for shard, (start, stop) in enumerate(itertools.pairwise(bounds)):
+            rows = pa.table(
+                {
+                    "graph_id": pa.array(ids[start:stop], pa.string()),
+                    "source_file": pa.array([name] * (stop - start), pa.string()),
+                    "source_row": pa.array(range(start, stop), pa.int64()),
+                    "label": pa.nulls(stop - start, LabelSchema().arrow_type),
+                    "split": pa.nulls(stop - start, pa.string()),
+                }
+            )
+            content = io.BytesIO()
+            write_shard(content, data.batch.slice(start, stop), rows, LabelSchema())
+            with folder.recording("ingest", shard, "") as part:
+                part.write("graphs", content.getvalue(), rows=stop - start)
+            embed_shard(
+                folder,
+                ShardTask(shard, ""),
+                model_fingerprint=folder.sha256("model/model.json"),
+                dtype=dtype,
+                layout=layout,
+                metadata={},
+                fail=True,
+            )
+        folder.mark_success()
+        return folder.url
+
+    return write
+
+
+@pytest.fixture(scope="session")
+def embedded_run(write_embedded_run):
+    """Look the run folder of a real data set up, or write it; it must not be changed."""
+    cache = {}
+
+    def find(name):
+        if name not in cache:
+            cache[name] = write_embedded_run(name)
+        return cache[name]
+
+    return find
