@@ -218,7 +218,22 @@ def wasserstein_bound(phi_i: FloatArray, phi_j: FloatArray, cost_i: FloatMatrix,
     np.float64(5.0)
     """
     distance = embedding_distance(phi_i, phi_j) + stored_error(phi_i) + stored_error(phi_j)
-    squared = distance**2 + residual(phi_i, cost_i) ** 2 + residual(phi_j, cost_j) ** 2
+    return bound_from_residuals(distance, residual(phi_i, cost_i), residual(phi_j, cost_j))
+
+
+def bound_from_residuals(distance: FloatMatrix, residual_i: FloatMatrix, residual_j: FloatMatrix) -> FloatMatrix:
+    """Bound W_2(i, j) by what is known already: |phi_i - phi_j|, with its `stored_error`, and `residual` of each.
+
+    Parameters
+    ----------
+    distance, residual_i, residual_j : float64, (...)
+
+    Examples
+    --------
+    >>> float(bound_from_residuals(np.array(2.0), np.array(1.0), np.array(2.0)).round(6))
+    3.0
+    """
+    squared = distance**2 + residual_i**2 + residual_j**2
     return np.asarray(np.sqrt(squared * (1 + SUM_ERROR)), dtype=np.float64)
 
 
@@ -340,8 +355,7 @@ def stored_error(phi: FloatArray) -> FloatMatrix:
 
 
 def _norm(phi: FloatArray) -> FloatMatrix:
-    phi = phi.astype(np.float64, copy=False)
-    return np.asarray(np.sqrt(np.einsum("...k,...k->...", phi, phi)), dtype=np.float64)
+    return np.asarray(np.sqrt(np.einsum("...k,...k->...", phi, phi, dtype=np.float64)), dtype=np.float64)
 
 
 def _uniform_unless_given(weights: FloatMatrix | None, points: FloatMatrix) -> FloatMatrix:

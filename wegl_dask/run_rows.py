@@ -137,43 +137,65 @@ class RunRows:
         """
         wanted = pa.array(list(dict.fromkeys(graph_ids)), pa.string())
         rows: dict[str, list[int]] = {graph_id: [] for graph_id in wanted.to_pylist()}
-        for start, table in self._read(("graph_id",), range(len(self.groups))):
+        for start, table in self.tables(("graph_id",)):
             place = pc.index_in(table.column("graph_id"), value_set=wanted).combine_chunks()
             here = np.flatnonzero(place.is_valid().to_numpy(zero_copy_only=False))
             for row, which in zip(here.tolist(), place.drop_null().to_pylist(), strict=True):
                 rows[wanted[which].as_py()].append(start + row)
         missing = [graph_id for graph_id, found in rows.items() if not found]
         if missing:
-            examples = self.take(np.arange(min(3, self.n_rows)), ("graph_id",)).rows.column("graph_id").to_pylist()
+            examples = self.values(np.arange(min(3, self.n_rows)), ("graph_id",)).column("graph_id").to_pylist()
             raise WeglError(
                 f"no graph of {self.run.location()} has the id {missing[0]!r}; ids are those of the column graph_id, "
                 f"such as {', '.join(map(repr, examples))}"
             )
         return np.array([row for found in rows.values() for row in found], dtype=np.int64)
 
+    def tables(self, columns: Sequence[str], groups: Sequence[int] | None = None) -> Iterator[tuple[int, pa.Table]]:
+        """Read columns of row groups, given by number (of all, if not): the number of the first row, and a table."""
+        by_part: dict[int, list[int]] = {}
+        for group in range(len(self.groups)) if groups is None else groups:
+            by_part.setdefault(self.groups[group][0], []).append(group)
+
+        def read(part: int) -> list[tuple[int, pa.Table]]:
+            with self.data.parquet(self.names[part]) as file:
+                return [
+                    (
+                        int(self.group_starts[group]),
+                        file.read_row_group(self.groups[group][1], columns=list(columns), use_threads=False)
+                        .select(list(columns))
+                        .replace_schema_metadata(None),
+                    )
+                    for group in by_part[part]
+                ]
+
+        with ThreadPoolExecutor(READ_AHEAD) as pool:
+            waiting = list(reversed(by_part))
+            ahead: deque[Future[list[tuple[int, pa.Table]]]] = deque()
+            while waiting or ahead:
+                while waiting and len(ahead) <= READ_AHEAD:
+                    ahead.append(pool.submit(read, waiting.pop()))
+                yield from ahead.popleft().result()
+
     def blocks(self, columns: Sequence[str] = ()) -> Iterator[Block]:
         """Read all rows, a row group at a time; the next parts are read while one is in use."""
-        for start, table in self._read((*columns, *self.form.vector_columns), range(len(self.groups))):
+        for start, table in self.tables((*columns, *self.form.vector_columns)):
             yield Block(start, _vectors(table, self.form), table.select(list(columns)))
 
-    def take(self, rows: IntArray, columns: Sequence[str] = ()) -> Block:
-        """Read rows by number, in the order given; only the row groups that hold them are read.
-
-        Returns
-        -------
-        Block
-            Its `start` is 0.
-        """
+    def values(self, rows: IntArray, columns: Sequence[str]) -> pa.Table:
+        """Read columns of rows by number, in the order given; only the row groups that hold them are read."""
         chosen, place = np.unique(rows, return_inverse=True)
-        group_of = np.searchsorted(self.group_starts, chosen, side="right") - 1
-        groups = np.unique(group_of)
-        vectors, tables = [np.empty((0, self.form.width), dtype=self.form.dtype)], []
-        for start, table in self._read((*columns, *self.form.vector_columns), groups.tolist()):
-            here = chosen[(chosen >= start) & (chosen < start + table.num_rows)] - start
-            vectors.append(_vectors(table, self.form)[here])
-            tables.append(table.select(list(columns)).take(pa.array(here)))
+        tables = [table.take(pa.array(here)) for table, here in self._groups_of(chosen, columns)]
         empty = self.form.schema.empty_table().select(list(columns)).replace_schema_metadata(None)
-        return Block(0, np.concatenate(vectors)[place], pa.concat_tables([empty, *tables]).take(pa.array(place)))
+        return pa.concat_tables([empty, *tables]).take(pa.array(place))
+
+    def take(self, rows: IntArray) -> npt.NDArray[np.floating]:
+        """Read vectors by number, in the order given; only the row groups that hold them are read."""
+        chosen, place = np.unique(rows, return_inverse=True)
+        vectors = [np.empty((0, self.form.width), dtype=self.form.dtype)]
+        for table, here in self._groups_of(chosen, self.form.vector_columns):
+            vectors.append(_vectors(table, self.form)[here])
+        return np.concatenate(vectors)[place]
 
     def points(self, rows: IntArray) -> WeightedPoints:
         """Compute the canonical points of graphs by the run's model, from its graph shards.
@@ -201,6 +223,12 @@ class RunRows:
             offsets_from_counts(np.concatenate([np.diff(piece.offsets) for piece in pieces])),
         )
 
+    def _groups_of(self, chosen: IntArray, columns: Sequence[str]) -> Iterator[tuple[pa.Table, IntArray]]:
+        """Read the row groups that hold the rows `chosen`, in ascending order: each with the places of these in it."""
+        groups = np.unique(np.searchsorted(self.group_starts, chosen, side="right") - 1)
+        for start, table in self.tables(columns, groups.tolist()):
+            yield table, chosen[(chosen >= start) & (chosen < start + table.num_rows)] - start
+
     def _points_of_part(self, part: int, rows: IntArray) -> WeightedPoints:
         """Compute the points of some rows of one part from the graph shard of the same index."""
         name = part_path("graphs", int(part_index(self.names[part]) or 0))
@@ -210,35 +238,9 @@ class RunRows:
         if shard.rows.num_rows != stop - first:
             # Graphs that no solver could do are in the shard and have no row: the others are told by where they come from.
             place = {key: i for i, key in enumerate(_origins(shard.rows))}
-            graphs = np.array([place[key] for key in _origins(self.take(rows, ORIGIN).rows)], dtype=np.int64)
+            graphs = np.array([place[key] for key in _origins(self.values(rows, ORIGIN))], dtype=np.int64)
         points, offsets = self.model.points.evaluate(shard.graphs.take(graphs))
         return canonical_points(points, offsets, self.model.rounding_step)
-
-    def _read(self, columns: Sequence[str], groups: Sequence[int]) -> Iterator[tuple[int, pa.Table]]:
-        """Read columns of row groups, given by number: the number of the first row, and a table, of each."""
-        by_part: dict[int, list[int]] = {}
-        for group in groups:
-            by_part.setdefault(self.groups[group][0], []).append(group)
-
-        def read(part: int) -> list[tuple[int, pa.Table]]:
-            with self.data.parquet(self.names[part]) as file:
-                return [
-                    (
-                        int(self.group_starts[group]),
-                        file.read_row_group(self.groups[group][1], columns=list(columns), use_threads=False)
-                        .select(list(columns))
-                        .replace_schema_metadata(None),
-                    )
-                    for group in by_part[part]
-                ]
-
-        with ThreadPoolExecutor(READ_AHEAD) as pool:
-            waiting = list(reversed(by_part))
-            ahead: deque[Future[list[tuple[int, pa.Table]]]] = deque()
-            while waiting or ahead:
-                while waiting and len(ahead) <= READ_AHEAD:
-                    ahead.append(pool.submit(read, waiting.pop()))
-                yield from ahead.popleft().result()
 
 
 def _vectors(table: pa.Table, form: EmbeddingFormat) -> npt.NDArray[np.floating]:
