@@ -6,20 +6,38 @@ from typing import TYPE_CHECKING, Any
 from wegl_dask.version import __version__
 
 if TYPE_CHECKING:
+    from wegl_dask.approximation import Approximation, measure_approximation
     from wegl_dask.errors import WeglError
     from wegl_dask.graphs import GraphBatch, GraphSchema
+    from wegl_dask.nearest import neighbours, similar
     from wegl_dask.reading import Embeddings, read_embeddings
     from wegl_dask.wegl import WEGL
 
-__all__ = ["WEGL", "Embeddings", "GraphBatch", "GraphSchema", "WeglError", "__version__", "read_embeddings"]
+__all__ = [
+    "WEGL",
+    "Approximation",
+    "Embeddings",
+    "GraphBatch",
+    "GraphSchema",
+    "WeglError",
+    "__version__",
+    "measure_approximation",
+    "neighbours",
+    "read_embeddings",
+    "similar",
+]
 
 _MODULES = {
     "WEGL": "wegl",
+    "Approximation": "approximation",
     "Embeddings": "reading",
     "GraphBatch": "graphs",
     "GraphSchema": "graphs",
     "WeglError": "errors",
+    "measure_approximation": "approximation",
+    "neighbours": "nearest",
     "read_embeddings": "reading",
+    "similar": "nearest",
 }
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from wegl_dask.cli import jobs, runs
+from wegl_dask.cli import geometry, jobs, neighbours, runs
 from wegl_dask.cli.stopping import Stopped
 from wegl_dask.errors import WeglError
 from wegl_dask.version import __version__
@@ -77,5 +77,8 @@ def main(*, debug: bool) -> None:
         os.environ.setdefault(f"POT_BACKEND_DISABLE_{backend}", "1")
 
 
-for command in (jobs.run, jobs.check, jobs.ingest, jobs.init, runs.status, runs.verify):
+for command in (
+    *(jobs.run, jobs.check, jobs.ingest, jobs.init, runs.status, runs.verify),
+    *(geometry.approximation, neighbours.neighbours, neighbours.similar),
+):
     main.add_command(command)

@@ -1,0 +1,91 @@
+"""Commands that compare the graphs of a run: neighbours, similar."""
+
+import csv
+import io
+from typing import Any
+
+import click
+
+from wegl_dask.errors import JobFileError
+
+
+@click.command(short_help="List the nearest graphs of a graph.")
+@click.argument("out")
+@click.option("--graph-id", "graph_ids", multiple=True, metavar="ID", help="Id of the graph. May be repeated.")
+@click.option("--all", "every", is_flag=True, help="The neighbours of every graph.")
+@click.option("-k", type=click.IntRange(min=1), default=10, show_default=True, help="Number of neighbours.")
+@click.option("--exact", is_flag=True, help="Rank the nearest in the embedding by the exact Wasserstein distance.")
+@click.option(
+    "--candidates",
+    type=click.IntRange(min=1),
+    default=100,
+    show_default=True,
+    help="Graphs nearest in the embedding that --exact ranks.",
+)
+@click.option(
+    "--column", "columns", multiple=True, help="Column of the run to show of each neighbour. May be repeated."
+)
+@click.option(
+    "--search",
+    type=click.Choice(["auto", "exhaustive", "index"]),
+    default="auto",
+    show_default=True,
+    help="Look at all graphs, or at those that an approximate index holds for near; auto is index above 4e9 pairs.",
+)
+@click.option("--output", "-o", type=click.Path(dir_okay=False), help="Write a Parquet file instead.")
+def neighbours(out: str, graph_ids: tuple[str, ...], *, every: bool, output: str | None, **options: Any) -> None:
+    r"""List the graphs of the run in OUT that are nearest to one of them, nearest first, as tab-separated text.
+
+    distance is that of the embeddings, |phi_i - phi_j|. The 2-Wasserstein distance of the graphs is no more than bound;
+    with --exact it is a column of its own.
+
+    \b
+    Examples:
+      wegl-dask neighbours runs/quickstart --graph-id 17 -k 5 --exact
+      wegl-dask neighbours runs/quickstart --all -o neighbours.parquet
+    """
+    # NumPy and pyarrow are slow to import.
+    from wegl_dask.nearest import neighbours as find_neighbours  # noqa: PLC0415
+
+    if every == bool(graph_ids):
+        raise JobFileError("give --graph-id, once or several times, or --all")
+    found = find_neighbours(out, None if every else graph_ids, **options)
+    if output is None:
+        _print_table(found, header=True)
+    else:
+        import pyarrow.parquet as pq  # noqa: PLC0415
+
+        pq.write_table(found, output, compression="zstd")
+        click.echo(f"wrote {found.num_rows:,} neighbours to {output}")
+
+
+@click.command(short_help="List near duplicates.")
+@click.argument("out")
+@click.option(
+    "--threshold",
+    type=click.FloatRange(min=0),
+    required=True,
+    help="Largest distance of embeddings; 0 for equal ones alone.",
+)
+def similar(out: str, threshold: float) -> None:
+    """List the pairs of graphs in OUT whose embeddings are no farther apart than a threshold, as tab-separated text.
+
+    distance is that of the embeddings; the 2-Wasserstein distance of the graphs is no more than bound.
+    """
+    from wegl_dask.nearest import similar as find_similar  # noqa: PLC0415
+
+    count = 0
+    for found in find_similar(out, threshold):
+        _print_table(found, header=not count)
+        count += found.num_rows
+    click.echo(f"{count:,} pairs", err=True)
+
+
+def _print_table(table: Any, *, header: bool) -> None:
+    text = io.StringIO()
+    writer = csv.writer(text, dialect="excel-tab", lineterminator="\n")
+    if header:
+        writer.writerow(table.column_names)
+    for row in zip(*(column.to_pylist() for column in table.columns), strict=True):
+        writer.writerow(f"{value:.6g}" if isinstance(value, float) else value for value in row)
+    click.echo(text.getvalue(), nl=False)

@@ -1,0 +1,240 @@
+"""The nearest graphs of a run, and its near duplicates, by distance of embeddings and by exact W_2.
+
+The module is not called after its function `neighbours`, which the package offers under that name.
+"""
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from wegl_dask.errors import WeglError
+from wegl_dask.geometry import bound_from_residuals, residual, stored_error, wasserstein_distance
+from wegl_dask.graphs import IntArray
+from wegl_dask.run_rows import RunRows
+from wegl_dask.vector_search import TRAINING_ROWS_PER_LIST, close_pairs, index_search, scan
+
+FloatArray = npt.NDArray[np.floating]
+FloatMatrix = npt.NDArray[np.float64]
+Search = Literal["auto", "exhaustive", "index"]
+
+EXHAUSTIVE_PAIRS = 4_000_000_000
+"""Pairs of query and graph up to which every pair is looked at: some minutes, where an index takes minutes to build."""
+
+
+def neighbours(
+    run: str | os.PathLike[str],
+    graph_ids: str | Sequence[str] | None = None,
+    k: int = 10,
+    *,
+    vectors: npt.NDArray[np.floating] | None = None,
+    exact: bool = False,
+    candidates: int = 100,
+    columns: Sequence[str] = (),
+    search: Search = "auto",
+    storage_options: Mapping[str, Any] | None = None,
+) -> pa.Table:
+    """Find the nearest graphs of a run.
+
+    Parameters
+    ----------
+    run : str or path-like
+        A finished run: a path or any fsspec URL.
+    graph_ids : str or sequence of str, optional
+        Graphs of the run whose neighbours are asked for. An id that repeats stands for each of its graphs. All graphs,
+        if neither ids nor vectors are given.
+    k : int, default 10
+        Number of neighbours; all other graphs, where there are no more. A graph is not its own neighbour.
+    vectors : float, (n_queries, N * d), optional
+        Embeddings to find the neighbours of, such as those of new graphs by the run's model.
+    exact : bool, default False
+        Compute the exact W_2 of the nearest `candidates` in the embedding, and keep the nearest k of them by that.
+    candidates : int, default 100
+        Used with `exact`; k, where that is more.
+    columns : sequence of str, optional
+        Columns of the run to add for each neighbour, such as ``"label"``.
+    search : {"auto", "exhaustive", "index"}, default "auto"
+        Look at every pair of query and graph; or at those that an approximate index, built for the purpose, holds for
+        near (extra ``neighbours``). "auto" is "index" above 4e9 pairs, such as for all neighbours of 63,000 graphs.
+    storage_options : mapping, optional
+        Arguments for the file system.
+
+    Returns
+    -------
+    pyarrow.Table
+        A row a neighbour, nearest first: ``query`` (number of the query's row in the run, or of the vector), ``query_id``
+        (not for vectors), ``rank`` from 1, ``row``, ``graph_id``, ``distance`` (|phi_i - phi_j|), ``bound`` (W_2 is no
+        more; not for vectors), ``wasserstein`` (with `exact`), and the columns asked for. Equal distances come in the
+        order of the rows.
+
+    Raises
+    ------
+    WeglError
+        If there is no such graph, column or run, or `exact` lacks what it needs.
+    """
+    if k < 1:
+        raise WeglError(f"k = {k}; at least one neighbour must be asked for")
+    rows = RunRows.open(run, storage_options)
+    rows.require_columns(columns)
+    if vectors is not None:
+        if exact or graph_ids is not None:
+            raise WeglError("vectors are no graphs of the run: give them without ids, and without the exact W_2")
+        if vectors.ndim != 2 or vectors.shape[1] != rows.form.width:
+            raise WeglError(f"vectors have the shape {vectors.shape}; (n, {rows.form.width}) is needed for this run")
+        queries, own = vectors, None
+    else:
+        ids = [graph_ids] if isinstance(graph_ids, str) else graph_ids
+        own = np.arange(rows.n_rows) if ids is None else rows.find(ids)
+        queries = rows.take(own)
+    wanted = min(max(k, candidates) if exact else k, rows.n_rows - (own is not None))
+    spread = _Spread(rows)
+    found = _search(rows, spread.blocks, _Queries(queries, own), wanted, search)
+    if exact and own is not None:
+        found = _ranked_exactly(rows, own, found, k)
+    return _table(rows, spread, own, found, columns)
+
+
+def similar(
+    run: str | os.PathLike[str], threshold: float, *, storage_options: Mapping[str, Any] | None = None
+) -> Iterator[pa.Table]:
+    """List the near duplicates of a run: all pairs of graphs whose embeddings are no farther apart than a threshold.
+
+    The embeddings are held in memory, n_graphs * N * d numbers; an array of all pairs is not.
+
+    Parameters
+    ----------
+    run : str or path-like
+        A finished run: a path or any fsspec URL.
+    threshold : float
+        In the units of the points; 0 lists the graphs of equal embeddings.
+    storage_options : mapping, optional
+        Arguments for the file system.
+
+    Yields
+    ------
+    pyarrow.Table
+        A row a pair: ``first_row``, ``second_row`` (numbers of rows, the first below the second), ``first_id``,
+        ``second_id``, ``distance`` (|phi_i - phi_j|), ``bound`` (W_2 is no more).
+
+    Raises
+    ------
+    WeglError
+        If there is no such run, or the threshold is negative.
+    """
+    if not threshold >= 0:
+        raise WeglError(f"the threshold is {threshold}; distances are 0 or more")
+    rows = RunRows.open(run, storage_options)
+    spread = _Spread(rows)
+    vectors = _gathered(rows, spread)
+    ids = pa.concat_tables([table for _, table in rows.tables(("graph_id",))]).column(0)
+    for first, second, distance in close_pairs(vectors, threshold):
+        yield pa.table(
+            {
+                "first_row": first,
+                "second_row": second,
+                "first_id": ids.take(pa.array(first)),
+                "second_id": ids.take(pa.array(second)),
+                "distance": distance,
+                "bound": spread.bound(first, second, distance),
+            }
+        )
+
+
+class _Spread:
+    """What the bound on W_2 needs of each row, noted down while the vectors are read."""
+
+    def __init__(self, rows: RunRows) -> None:
+        self._rows = rows
+        self._residual = np.full(rows.n_rows, np.nan)
+        self._stored_error = np.full(rows.n_rows, np.nan)
+
+    def blocks(self) -> Iterator[tuple[int, FloatArray]]:
+        """Read all vectors, a block at a time, with the number of the first."""
+        for block in self._rows.blocks(("transport_cost",)):
+            here = slice(block.start, block.start + len(block.vectors))
+            self._residual[here] = residual(block.vectors, block.rows.column(0).to_numpy())
+            self._stored_error[here] = stored_error(block.vectors)
+            yield block.start, block.vectors
+
+    def bound(self, one: IntArray, two: IntArray, distance: FloatMatrix) -> FloatMatrix:
+        """Bound W_2 of pairs of rows at a known distance."""
+        reach = distance + self._stored_error[one] + self._stored_error[two]
+        return bound_from_residuals(reach, self._residual[one], self._residual[two])
+
+
+@dataclass(frozen=True)
+class _Queries:
+    """Vectors to find the neighbours of, and the rows of the run that they are, if they are."""
+
+    vectors: FloatArray
+    own: IntArray | None
+
+
+@dataclass(frozen=True)
+class _Found:
+    """Rows and distances, (n_queries, k) each; -1 and infinity where there are fewer than k."""
+
+    rows: IntArray
+    distances: FloatMatrix
+    wasserstein: FloatMatrix | None = None
+
+
+def _search(
+    rows: RunRows, blocks: Callable[[], Iterator[tuple[int, FloatArray]]], queries: _Queries, k: int, search: Search
+) -> _Found:
+    n_queries = len(queries.vectors)
+    if not (k and n_queries):
+        return _Found(np.empty((n_queries, 0), dtype=np.int64), np.empty((n_queries, 0)))
+    if search == "exhaustive" or (search == "auto" and n_queries * rows.n_rows <= EXHAUSTIVE_PAIRS):
+        return _Found(*scan(blocks(), queries.vectors, k, own=queries.own))
+    n_lists = min(rows.n_rows, int(4 * np.sqrt(rows.n_rows)))
+    n_sample = min(rows.n_rows, n_lists * TRAINING_ROWS_PER_LIST)
+    sample = np.sort(np.random.default_rng(0).choice(rows.n_rows, n_sample, replace=False))
+    return _Found(*index_search(blocks, rows.take(sample), queries.vectors, k, n_lists=n_lists, own=queries.own))
+
+
+def _gathered(rows: RunRows, spread: _Spread) -> FloatArray:
+    """Read all vectors into one array."""
+    vectors = np.empty((rows.n_rows, rows.form.width), dtype=rows.form.dtype)
+    for start, block in spread.blocks():
+        vectors[start : start + len(block)] = block
+    return vectors
+
+
+def _ranked_exactly(rows: RunRows, own: IntArray, found: _Found, k: int) -> _Found:
+    """Keep those of the rows found that are nearest by W_2, k for each query."""
+    if not found.rows.size:
+        return _Found(found.rows, found.distances, found.distances)
+    wasserstein = np.full(found.rows.shape, np.inf)
+    needed = np.unique(np.concatenate([own, found.rows[found.rows >= 0]]))
+    points = rows.points(needed)
+    graphs = [points.slice(i, i + 1) for i in range(len(needed))]
+    query_place, place = np.searchsorted(needed, own), np.searchsorted(needed, found.rows)
+    for query, candidate in np.argwhere(found.rows >= 0).tolist():
+        one, two = graphs[query_place[query]], graphs[place[query, candidate]]
+        wasserstein[query, candidate] = wasserstein_distance(one.points, one.weights, two.points, two.weights)
+    order = np.lexsort((found.rows, found.distances, wasserstein), axis=-1)[:, :k]
+    return _Found(
+        np.take_along_axis(found.rows, order, axis=1),
+        np.take_along_axis(found.distances, order, axis=1),
+        np.take_along_axis(wasserstein, order, axis=1),
+    )
+
+
+def _table(rows: RunRows, spread: _Spread, own: IntArray | None, found: _Found, columns: Sequence[str]) -> pa.Table:
+    query, rank = np.nonzero(found.rows >= 0)
+    row, distance = found.rows[query, rank], found.distances[query, rank]
+    values = rows.values(row, tuple(dict.fromkeys(("graph_id", *columns))))
+    table: dict[str, Any] = {"query": query if own is None else own[query]}
+    if own is not None:
+        table["query_id"] = rows.values(own, ("graph_id",)).column(0).take(pa.array(query))
+    table |= {"rank": rank + 1, "row": row, "graph_id": values.column("graph_id"), "distance": distance}
+    if own is not None:
+        table["bound"] = spread.bound(own[query], row, distance)
+    if found.wasserstein is not None:
+        table["wasserstein"] = found.wasserstein[query, rank]
+    return pa.table(table | {name: values.column(name) for name in columns})
