@@ -16,7 +16,7 @@ from wegl_dask.errors import MissingDependencyError
 from wegl_dask.spec import documented_keys
 
 REPOSITORY = Path(__file__).parents[1]
-COMMANDS = ["run", "check", "ingest", "init", "status", "verify"]
+FIRST_COMMANDS = ["run", "check", "ingest", "init", "status", "verify"]
 
 TRIANGLE_AND_PATH = {
     "A": "1, 2\n2, 3\n3, 1\n4, 5\n",
@@ -74,10 +74,11 @@ def error_of(result, code):
 def test_the_help_lists_the_commands_in_the_order_of_their_use(call):
     text = call("--help").output
     listed = [line.split()[0] for line in text.partition("Commands:\n")[2].splitlines()]
-    assert listed == COMMANDS
+    assert [command for command in listed if command in main.commands] == list(main.commands)
+    assert listed[: len(FIRST_COMMANDS)] == FIRST_COMMANDS
 
 
-@pytest.mark.parametrize("command", [[], *([command] for command in COMMANDS)])
+@pytest.mark.parametrize("command", [[], *([command] for command in main.commands)])
 def test_help_fits_into_80_columns(call, command):
     result = call(*command, "--help")
     assert result.exit_code == 0
