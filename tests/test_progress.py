@@ -170,7 +170,9 @@ def test_a_real_terminal_gets_a_bar(clock):
             with Progress("ingest", 2, stream=stream, clock=clock) as progress:
                 clock.now += 1
                 progress.update(rows=5)
-        shown = os.read(controller, 4096).decode()
+        shown = ""
+        while not shown.endswith("\n"):
+            shown += os.read(controller, 4096).decode()
     finally:
         os.close(controller)
         os.close(terminal)
