@@ -1,0 +1,558 @@
+"""The estimator: scikit-learn's protocol, the numbers against other libraries, models on storage."""
+
+import itertools
+import json
+import pickle
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+from types import SimpleNamespace
+
+import joblib
+import networkx as nx
+import numpy as np
+import ot
+import pytest
+from sklearn.base import BaseEstimator, TransformerMixin, clone
+from sklearn.cluster import KMeans
+from sklearn.decomposition import PCA
+from sklearn.ensemble import RandomForestClassifier
+from sklearn.exceptions import ConvergenceWarning, NotFittedError
+from sklearn.model_selection import GridSearchCV, StratifiedKFold, cross_val_score
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.utils import estimator_checks
+from sklearn.utils.validation import validate_data
+
+import wegl_dask
+from wegl_dask import WEGL, GraphSchema, WeglError, graph_inputs, transport
+from wegl_dask.features import build_features
+from wegl_dask.labelled_graphs import Vocabularies
+from wegl_dask.parameters import JOB_KEYS
+from wegl_dask.plain_graphs import UnusableGraphError
+from wegl_dask.points import NodeEmbedding
+from wegl_dask.reference import TooFewPointsError
+from wegl_dask.spec import JobSpec
+
+STORED = Path(__file__).parent / "data" / "model-format-1"
+PATH = [[0, 1], [1, 2]]
+TRIANGLE = [[0, 1, 2], [1, 2, 0]]
+FOUR = [(PATH, [0, 1, 0]), (PATH, [1, 1, 0]), (TRIANGLE, [0, 0, 1]), (TRIANGLE, [1, 1, 0])]
+
+
+@pytest.fixture(scope="module")
+def mutag_labels(shared_data):
+    lines = (shared_data / "TUDataset" / "MUTAG" / "raw" / "MUTAG_graph_labels.txt").read_text().split()
+    return np.array(lines, dtype=int)
+
+
+@pytest.fixture(scope="module")
+def molecules():
+    return SimpleNamespace(
+        graphs=[_stored_graph(graph) for graph in json.loads((STORED / "molecules" / "graphs.json").read_text())]
+    )
+
+
+def _stored_graph(graph):
+    arrays = {key: np.array(value) for key, value in graph.items() if value is not None}
+    return {**arrays, "edge_index": arrays["edge_index"].reshape(2, -1).astype(int)}
+
+
+# scikit-learn's protocol
+
+
+class RowsAsGraphs(TransformerMixin, BaseEstimator):
+    """WEGL on the rows of a table, each a path whose nodes carry the row's numbers.
+
+    scikit-learn's checks know tables alone. Here they reach `fit`, `transform` and the fitted state of WEGL all the same.
+    """
+
+    def __init__(self, n_layers=1, n_components=3, n_points=2, random_state=0):
+        self.n_layers = n_layers
+        self.n_components = n_components
+        self.n_points = n_points
+        self.random_state = random_state
+
+    def fit(self, X, y=None):  # noqa: ARG002  the signature is scikit-learn's
+        X = validate_data(self, X, dtype=np.float64)
+        self.wegl_ = WEGL(
+            self.n_layers,
+            n_components=self.n_components,
+            n_points=self.n_points,
+            reference="normal",
+            random_state=self.random_state,
+        ).fit(map(self._graph, X))
+        return self
+
+    def transform(self, X):
+        if not hasattr(self, "wegl_"):
+            raise NotFittedError("call fit first")
+        return self.wegl_.transform(map(self._graph, validate_data(self, X, dtype=np.float64, reset=False)))
+
+    def fit_transform(self, X, y=None):
+        return self.fit(X, y).transform(X)
+
+    def __sklearn_tags__(self):
+        tags = super().__sklearn_tags__()
+        tags.transformer_tags = WEGL().__sklearn_tags__().transformer_tags
+        return tags
+
+    @staticmethod
+    def _graph(row):
+        ends = np.arange(len(row) - 1)
+        return np.stack([ends, ends + 1]), np.stack([row, row[::-1] ** 2, np.cos(row)], axis=1)
+
+
+@estimator_checks.parametrize_with_checks([RowsAsGraphs()])
+def test_common_checks_of_scikit_learn_on_rows_as_graphs(estimator, check):
+    check(estimator)
+
+
+@pytest.mark.parametrize(
+    "check",
+    [
+        estimator_checks.check_estimator_cloneable,
+        estimator_checks.check_estimator_repr,
+        estimator_checks.check_estimator_tags_renamed,
+        estimator_checks.check_valid_tag_types,
+        estimator_checks.check_no_attributes_set_in_init,
+        estimator_checks.check_do_not_raise_errors_in_init_or_set_params,
+        estimator_checks.check_mixin_order,
+        estimator_checks.check_parameters_default_constructible,
+        estimator_checks.check_get_params_invariance,
+        estimator_checks.check_set_params,
+        estimator_checks.check_estimators_unfitted,
+        estimator_checks.check_transformers_unfitted,
+        estimator_checks.check_param_validation,
+    ],
+    ids=lambda check: check.__name__,
+)
+def test_checks_of_scikit_learn_that_need_no_table(check):
+    check("WEGL", WEGL())
+
+
+def test_scikit_learn_knows_that_it_takes_no_table():
+    tags = WEGL().__sklearn_tags__()
+    assert not tags.input_tags.two_d_array
+    assert tags.requires_fit
+    assert not tags.target_tags.required
+
+
+def test_fitting_changes_no_parameter_and_fitting_again_gives_the_same(mutag):
+    wegl = WEGL(node_features=["labels"], reference=np.zeros((1, 7)))
+    before = wegl.get_params()
+    first = wegl.fit_transform(mutag.batch)
+    assert all(before[name] is value for name, value in wegl.get_params().items())
+    np.testing.assert_array_equal(wegl.fit(mutag.batch).transform(mutag.batch), first)
+    np.testing.assert_array_equal(clone(wegl).fit_transform(mutag.batch), first)
+
+
+def test_transforming_changes_no_attribute(mutag):
+    wegl = WEGL(n_points=4, reference="sample").fit(mutag.batch)
+    before = dict(vars(wegl))
+    wegl.transform(mutag.batch[:5])
+    assert vars(wegl).keys() == before.keys()
+    assert all(vars(wegl)[name] is value for name, value in before.items())
+
+
+def test_a_pickled_estimator_transforms_alike(mutag):
+    wegl = WEGL(n_points=4, reference="sample").fit(mutag.batch)
+    copy = pickle.loads(pickle.dumps(wegl))
+    np.testing.assert_array_equal(copy.transform(mutag.batch), wegl.transform(mutag.batch))
+
+
+def test_output_can_be_a_data_frame(mutag):
+    frame = (
+        WEGL(n_points=2, n_components=3, reference="sample").set_output(transform="pandas").fit_transform(mutag.batch)
+    )
+    assert frame.columns.tolist() == [f"wegl{i}" for i in range(6)]
+    assert frame.dtypes.unique() == [np.float32]
+    assert len(frame) == 188
+
+
+def test_a_pipeline_with_a_forest_classifies_mutag(mutag, mutag_labels):
+    pipeline = make_pipeline(WEGL(pooling="concat"), RandomForestClassifier(random_state=0))
+    folds = StratifiedKFold(5, shuffle=True, random_state=0)
+    assert cross_val_score(pipeline, mutag.batch, mutag_labels, cv=folds).mean() > 0.8
+
+
+def test_a_grid_search_runs_over_lists_of_graphs(mutag, mutag_labels):
+    graphs = [
+        (np.array(graph.edges).T, np.array(graph.node_labels), np.array(graph.edge_labels)) for graph in mutag.graphs
+    ]
+    pipeline = make_pipeline(
+        WEGL(reference="sample", schema=GraphSchema((7,), (4,))), RandomForestClassifier(20, random_state=0)
+    )
+    search = GridSearchCV(pipeline, {"wegl__n_layers": [1, 3]}, cv=3, error_score="raise")
+    search.fit(graphs, mutag_labels)
+    assert search.predict(graphs[:3]).shape == (3,)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "graphs"),
+    [
+        ({"n_layers": -1}, FOUR),
+        ({"pooling": "max"}, FOUR),
+        ({"reference": "median"}, FOUR),
+        ({"regularization": 0}, FOUR),
+        ({"schema": (3,)}, FOUR),
+        ({"node_labels": "atom"}, FOUR),
+    ],
+)
+def test_parameters_of_no_use_are_refused_when_it_is_fitted(parameters, graphs):
+    with pytest.raises(ValueError, match=f"The {next(iter(parameters))!r} parameter of WEGL must be"):
+        WEGL(**parameters).fit(graphs)
+
+
+def test_importing_it_imports_neither_dask_nor_torch_and_the_package_not_even_numpy():
+    code = (
+        "import sys, wegl_dask; print('numpy' in sys.modules);"
+        "wegl = wegl_dask.WEGL(n_points=2).fit([([[0], [1]], [0, 1, 1]), ([[0, 1], [1, 2]], [1, 0, 0])]);"
+        "print(sorted({'dask', 'distributed', 'torch', 'rdkit', 'ot'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split("\n")[:2] == ["False", "[]"]
+    assert "WEGL" in dir(wegl_dask)
+
+
+# The numbers
+
+
+@pytest.mark.parametrize("name", ["mutag", "molhiv_500"])
+def test_statistics_are_those_of_all_nodes_together(name, real_data):
+    """Against scikit-learn on the node embeddings written out."""
+    batch = real_data(name).batch
+    features = build_features(
+        batch.schema,
+        ("labels",) if name == "mutag" else ("atom_embedding",),
+        max_degree=4,
+        degree_clip=500,
+        embedding_width=40,
+        seed=3,
+    )
+    vectors = NodeEmbedding(features, "labels", True, 2, "final").evaluate(batch)
+    wegl = WEGL(
+        2, n_components=5, n_points=3, reference="normal", virtual_node=True, atom_embedding_width=40, random_state=3
+    ).fit(batch)
+    scaler = StandardScaler().fit(vectors)
+    pca = PCA(5).fit(scaler.transform(vectors))
+    np.testing.assert_allclose(wegl.mean_, scaler.mean_, atol=1e-12)
+    np.testing.assert_allclose(wegl.scale_, scaler.scale_, rtol=1e-9)
+    np.testing.assert_allclose(np.abs(wegl.components_ @ pca.components_.T), np.eye(5), atol=1e-6)
+    np.testing.assert_allclose(wegl.explained_variance_ratio_, pca.explained_variance_ratio_, rtol=1e-9)
+    assert (wegl.n_graphs_seen_, wegl.n_nodes_seen_) == (batch.n_graphs, len(vectors))
+    assert (wegl.n_points_, wegl.n_components_, wegl.reference_.shape) == (3, 5, (3, 5))
+
+
+@pytest.mark.parametrize("solver", ["exact", "sinkhorn"])
+def test_vectors_are_barycentric_projections_of_plans_of_pot(mutag, solver):
+    wegl = WEGL(n_points=5, n_components=None, standardize=False, pooling="average", reference="sample", solver=solver)
+    graphs = mutag.batch[:20]
+    vectors, costs = wegl.fit(graphs).transform(graphs, return_cost=True)
+    features = build_features(graphs.schema, ("labels",), max_degree=0, degree_clip=0, embedding_width=0, seed=0)
+    points = NodeEmbedding(features, "labels", False, 4, "average").evaluate(graphs)
+    for graph, own in enumerate(np.split(points, graphs.node_offsets[1:-1])):
+        cost = ot.dist(wegl.reference_, own)
+        weights = ot.unif(5), ot.unif(len(own))
+        if solver == "exact":
+            assert costs[graph] == pytest.approx(ot.emd2(*weights, cost), rel=1e-8)
+            # The plan need not be unique; its projection has the same mean in any case.
+            mean = (wegl.reference_ + np.sqrt(5) * vectors[graph].reshape(5, 7)).mean(axis=0)
+            np.testing.assert_allclose(mean, own.mean(axis=0), atol=1e-6)
+        else:
+            plan = ot.sinkhorn(
+                *weights, cost, 0.01 * cost.max(), method="sinkhorn_log", numItermax=20_000, stopThr=1e-8
+            )
+            expected = (5 * plan @ own - wegl.reference_) / np.sqrt(5)
+            np.testing.assert_allclose(vectors[graph], expected.ravel(), atol=1e-5)
+
+
+def test_there_are_as_many_points_as_a_graph_has_on_average_and_components_as_there_are_directions(mutag):
+    wegl = WEGL(reference="sample").fit(mutag.batch)
+    assert wegl.n_points_ == 3371 // 188
+    assert wegl.n_components_ == 7
+    assert WEGL(reference="sample", virtual_node=True).fit(mutag.batch).n_points_ == (3371 + 188) // 188
+    plain = WEGL(reference="sample", n_components=None).fit(mutag.batch)
+    assert plain.components_ is None
+    assert plain.n_components_ == 7
+
+
+def test_k_means_is_as_good_as_that_of_scikit_learn_on_all_nodes(molhiv_500):
+    batch = molhiv_500.batch
+    wegl = WEGL(n_points=15, n_components=8).fit(batch)
+    points, _ = wegl.model_.points.evaluate(batch)
+    squares = np.square(points[:, None] - wegl.reference_).sum(axis=2).min(axis=1).sum()
+    best = KMeans(15, n_init=5, random_state=1).fit(points).inertia_
+    assert squares < 1.03 * best
+
+
+@pytest.mark.parametrize("kind", ["normal", "barycenter", "sample"])
+def test_references_of_every_kind_are_distinct_points_in_order(kind, mutag):
+    wegl = WEGL(n_points=6, reference=kind, reference_graphs=10).fit(mutag.batch)
+    assert wegl.reference_.shape == (6, 7)
+    rows = list(map(tuple, wegl.reference_))
+    assert sorted(set(rows)) == rows
+    assert wegl.transform(mutag.batch).shape == (188, 42)
+
+
+def test_a_reference_can_be_given(mutag):
+    given = np.random.default_rng(0).standard_normal((4, 7))
+    wegl = WEGL(reference=given).fit(mutag.batch)
+    np.testing.assert_allclose(wegl.reference_, given[np.lexsort(given.T[::-1])], atol=1e-8)
+    for reference, reason in (
+        (given[:, :3], r"reference has shape \(4, 3\); \(number of points, 7\) is needed"),
+        (given[[0, 1, 1]], "reference has 3 points, of which 2 are distinct"),
+        (given * np.nan, "reference has entries that are not finite"),
+        ([[0.0] * 7] * 0, r"reference has shape \(0,\)"),
+    ):
+        with pytest.raises(ValueError, match=reason):
+            WEGL(reference=reference).fit(mutag.batch)
+    with pytest.raises(ValueError, match="reference has 4 points, and n_points = 5; leave out n_points"):
+        WEGL(reference=given, n_points=5).fit(mutag.batch)
+
+
+def test_random_states_of_all_kinds_are_taken(mutag):
+    def reference(state):
+        return WEGL(n_points=5, reference="normal", random_state=state).fit(mutag.batch).reference_
+
+    assert np.array_equal(reference(1), reference(1))
+    assert not np.array_equal(reference(1), reference(2))
+    assert np.array_equal(reference(np.random.RandomState(1)), reference(np.random.RandomState(1)))
+    assert not np.array_equal(reference(None), reference(None))
+
+
+# Streams
+
+
+def test_vectors_do_not_depend_on_how_graphs_come_or_are_cut(mutag, monkeypatch):
+    wegl = WEGL(n_points=6, reference="sample").fit(mutag.batch)
+    expected = wegl.transform(mutag.batch)
+    monkeypatch.setattr(graph_inputs, "BATCH_NODES", 50)
+    np.testing.assert_array_equal(wegl.transform(mutag.batch), expected)
+    np.testing.assert_array_equal(wegl.transform(iter(mutag.batch)), expected)
+    np.testing.assert_array_equal(wegl.transform([mutag.batch[:7], mutag.batch[7:]]), expected)
+    one_by_one = np.concatenate([wegl.transform(graph) for graph in mutag.batch])
+    np.testing.assert_array_equal(one_by_one, expected)
+
+
+def test_a_generator_is_gone_through_once(mutag, monkeypatch):
+    monkeypatch.setattr(graph_inputs, "BATCH_NODES", 50)
+    taken = 0
+
+    def graphs():
+        nonlocal taken
+        for graph in mutag.batch:
+            taken += 1
+            yield graph
+
+    wegl = WEGL(n_points=6, reference="sample")
+    vectors = wegl.fit_transform(graphs())
+    assert taken == 188
+    np.testing.assert_array_equal(vectors, wegl.transform(mutag.batch))
+
+
+@pytest.mark.parametrize("reference", ["kmeans", "barycenter"])
+def test_results_do_not_depend_on_the_number_of_jobs(mutag, monkeypatch, reference):
+    monkeypatch.setattr(graph_inputs, "BATCH_NODES", 500)
+    alone = WEGL(n_points=4, reference=reference, reference_graphs=9)
+    expected = alone.fit_transform(mutag.batch)
+    with joblib.parallel_config("threading"):
+        several = clone(alone).set_params(n_jobs=2)
+        np.testing.assert_array_equal(several.fit_transform(mutag.batch), expected)
+        np.testing.assert_array_equal(several.transform(mutag.batch), expected)
+
+
+def test_no_graphs_give_no_vectors(mutag):
+    wegl = WEGL(n_points=2, n_components=3, reference="sample").fit(mutag.batch)
+    vectors, costs = wegl.transform([], return_cost=True)
+    assert (vectors.shape, vectors.dtype, costs.shape) == ((0, 6), np.float32, (0,))
+
+
+# What cannot be embedded
+
+
+def test_graphs_that_cannot_be_embedded_are_named(mutag):
+    wegl = WEGL(n_points=2, reference="sample").fit(mutag.batch)
+    bad = (mutag.graphs[0].edges[:1], [[9]], [[0]])
+    good = mutag.batch[0]
+    with pytest.raises(UnusableGraphError, match="graph 2: edge_index has shape"):
+        wegl.transform([good, good, bad])
+    with pytest.raises(
+        UnusableGraphError, match="graph 1: node 0, categorical feature 0: category 9 is outside the voc"
+    ):
+        wegl.transform([([[0], [1]], [[1], [0]], [[0]]), ([[0], [1]], [[9], [0]], [[0]])])
+    with pytest.raises(UnusableGraphError, match="graph 0: the graph has 0 categories and 2 attributes a node"):
+        wegl.transform([([[0], [1]], [[1.0, 0.0]] * 2, [[0]])])
+    with pytest.raises(WeglError, match="graph 1: the graph has no nodes"):
+        WEGL().fit([good, mutag.batch[:0], (np.empty((2, 0)), np.empty((0, 1), dtype=int))])
+
+
+def test_graphs_that_lack_a_feature_are_refused_in_the_words_of_the_parameters(mutag):
+    with pytest.raises(ValueError, match=r"^node_features asks for attributes, and these graphs have none"):
+        WEGL(node_features="attributes").fit(mutag.batch)
+    with pytest.raises(ValueError, match=r'^edge_features = "weight" needs one attribute an edge; these graphs have 0'):
+        WEGL(edge_features="weight").fit(mutag.batch)
+    with pytest.raises(TooFewPointsError, match=r"to have 3000 distinct points; set n_points to [0-9]+ at most"):
+        WEGL(n_points=3000).fit(mutag.batch)
+    with pytest.raises(ValueError, match="choose node_features that tell nodes apart, or leave out n_components"):
+        WEGL(node_features="labels").fit([(TRIANGLE, [1, 1, 1])] * 3)
+
+
+def test_a_graph_that_the_exact_solver_fails_on_is_warned_of(mutag, monkeypatch):
+    wegl = WEGL(n_points=4, reference="sample").fit(mutag.batch)
+    real = transport._network_simplex()
+
+    def failing(*arguments):
+        plan, cost, one, two, _ = real(*arguments)
+        return plan, cost, one, two, 3
+
+    monkeypatch.setattr(transport, "_network_simplex", lambda: failing)
+    with pytest.warns(ConvergenceWarning, match="the exact solver failed on 5 graphs"):
+        wegl.transform(mutag.batch[:5])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        WEGL(n_points=4, reference="sample", solver="sinkhorn").fit_transform(mutag.batch[:5])
+
+
+# Models on storage
+
+
+def test_a_saved_model_is_loaded_with_its_parameters(mutag, tmp_path):
+    wegl = WEGL(
+        3, pooling="concat", n_components=4, n_points=5, reference="sample", virtual_node=True, random_state=8
+    ).fit(mutag.batch)
+    wegl.save(tmp_path / "a model")
+    assert sorted(path.name for path in (tmp_path / "a model").iterdir()) == ["arrays.npz", "model.json"]
+    loaded = WEGL.load(tmp_path / "a model")
+    np.testing.assert_array_equal(loaded.transform(mutag.batch), wegl.transform(mutag.batch))
+    chosen = {"node_features": ["labels"], "edge_features": "labels"}
+    assert loaded.get_params() == wegl.get_params() | chosen
+    np.testing.assert_array_equal(clone(loaded).fit_transform(mutag.batch), wegl.transform(mutag.batch))
+    for name in (name for name in vars(wegl) if name.endswith("_") and name != "model_"):
+        np.testing.assert_equal(getattr(loaded, name), getattr(wegl, name), err_msg=name)
+    loaded.save("memory://saved-twice")
+    again = WEGL.load("memory://saved-twice")
+    np.testing.assert_array_equal(again.reference_, wegl.reference_)
+
+
+def test_equal_fits_are_saved_as_equal_bytes(mutag, tmp_path):
+    for name in ("one", "two"):
+        WEGL(n_points=3, reference="sample").fit(mutag.batch).save(tmp_path / name)
+    for file in ("model.json", "arrays.npz"):
+        assert (tmp_path / "one" / file).read_bytes() == (tmp_path / "two" / file).read_bytes()
+    WEGL(n_points=3, reference="sample").fit(mutag.batch[1:]).save(tmp_path / "two")
+    one, two = (json.loads((tmp_path / name / "model.json").read_text()) for name in ("one", "two"))
+    assert one["fingerprint"] != two["fingerprint"]
+
+
+def test_a_model_keeps_the_values_of_networkx_graphs(tmp_path):
+    def graph(*atoms):
+        made = nx.path_graph(len(atoms))
+        nx.set_node_attributes(made, dict(enumerate(atoms)), "atom")
+        nx.set_node_attributes(made, 0.5, "charge")
+        return made
+
+    graphs = [graph("C", "N", "C"), graph("O", "C"), graph("C", "C", "N", "O")]
+    wegl = WEGL(n_points=2, node_labels=["atom"], node_attributes=["charge"], node_features=["labels", "attributes"])
+    expected = wegl.fit_transform(graphs)
+    assert wegl.vocabularies_ == Vocabularies((("C", "N", "O"),), ())
+    wegl.save(tmp_path)
+    loaded = WEGL.load(tmp_path)
+    assert loaded.node_labels == {"atom": ("C", "N", "O")}
+    np.testing.assert_array_equal(loaded.transform(graphs), expected)
+    assert loaded.fit(graphs[:1]).schema_ == GraphSchema((3,), (), 1)
+    with pytest.raises(
+        UnusableGraphError, match="graph 0: a node has 'Cl' as 'atom', which is not in the vocabulary of 3"
+    ):
+        loaded.transform([graph("C", "Cl")])
+
+
+def test_a_model_with_a_given_reference_is_loaded(mutag, tmp_path):
+    wegl = WEGL(reference=np.random.default_rng(0).standard_normal((3, 7))).fit(mutag.batch)
+    wegl.save(tmp_path)
+    loaded = WEGL.load(tmp_path)
+    np.testing.assert_array_equal(loaded.reference, wegl.reference_)
+    np.testing.assert_array_equal(clone(loaded).fit(mutag.batch).transform(mutag.batch), wegl.transform(mutag.batch))
+
+
+def test_a_model_has_the_tables_of_a_job_file(mutag, tmp_path):
+    WEGL(reference="sample").fit(mutag.batch).save(tmp_path)
+    job = json.loads((tmp_path / "model.json").read_text())["job"]
+    spec = JobSpec.from_values(
+        {**job, "source": {"kind": "tud", "root": "x", "name": "MUTAG"}, "output": {"path": "y"}}
+    )
+    again = spec.model_dump(mode="json", include=set(job), exclude_none=True)
+    assert again == job
+    known = set(
+        itertools.chain(
+            *(_keys(value, f"{key}.") if isinstance(value, dict) else [key] for key, value in again.items())
+        )
+    )
+    assert known | {"reference.points"} == {*JOB_KEYS.values(), "projection.fit_on"}
+
+
+def _keys(table, prefix):
+    return [f"{prefix}{key}" for key in table]
+
+
+@pytest.mark.parametrize(
+    ("damage", "reason"),
+    [
+        ({"format_version": 99}, "the model is of format 99, written by wegl-dask 0.1.0; this is .* install a later"),
+        ({"fitted_on": None}, "the model is not complete"),
+        ({"numbering": ...}, "the model is not complete: .*KeyError..numbering"),
+        ({"schema": ...}, "the model is not complete: .*KeyError..schema"),
+        ({"N": 7}, None),
+    ],
+)
+def test_a_model_that_cannot_be_read_is_an_error(damage, reason, tmp_path):
+    for file in ("model.json", "arrays.npz"):
+        (tmp_path / file).write_bytes((STORED / "molecules" / file).read_bytes())
+    model = json.loads((tmp_path / "model.json").read_text()) | damage
+    model = {key: value for key, value in model.items() if value is not ...}
+    (tmp_path / "model.json").write_text(json.dumps(model))
+    if reason is None:
+        assert WEGL.load(tmp_path).n_points_ == 6
+        return
+    with pytest.raises(WeglError, match=reason):
+        WEGL.load(tmp_path)
+
+
+def test_a_folder_without_a_model_is_an_error(tmp_path):
+    with pytest.raises(WeglError, match=r"cannot read .*model.json: it is not there"):
+        WEGL.load(tmp_path)
+    with pytest.raises(NotFittedError):
+        WEGL().save(tmp_path)
+
+
+def test_a_model_of_the_first_release_gives_the_vectors_of_then(molecules):
+    wegl = WEGL.load(STORED / "molecules")
+    with np.load(STORED / "molecules" / "embeddings.npz") as stored:
+        vectors, costs = wegl.transform(molecules.graphs, return_cost=True)
+        np.testing.assert_allclose(vectors, stored["vectors"], atol=1e-5)
+        np.testing.assert_allclose(costs, stored["costs"], rtol=1e-9)
+    assert (
+        wegl.get_params()
+        == WEGL(
+            3,
+            n_components=5,
+            n_points=6,
+            virtual_node=True,
+            atom_embedding_width=12,
+            random_state=7,
+            node_features=["atom_embedding"],
+            edge_features="labels",
+        ).get_params()
+    )
+
+
+def test_a_model_of_networkx_graphs_of_the_first_release_gives_the_vectors_of_then():
+    graphs = [
+        nx.node_link_graph(graph, edges="edges")
+        for graph in json.loads((STORED / "networkx" / "graphs.json").read_text())
+    ]
+    with np.load(STORED / "networkx" / "embeddings.npz") as stored:
+        vectors, costs = WEGL.load(STORED / "networkx").transform(graphs, return_cost=True)
+        np.testing.assert_allclose(vectors, stored["vectors"], atol=1e-5)
+        np.testing.assert_allclose(costs, stored["costs"], rtol=1e-9)
