@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -109,12 +110,12 @@ class GraphBatch:
         """Number of listed edges of all graphs together."""
         return int(self.edge_offsets[-1])
 
-    @property
+    @cached_property
     def node_counts(self) -> IntArray:
         """Nodes of each graph, (n_graphs,)."""
         return np.diff(self.node_offsets)
 
-    @property
+    @cached_property
     def edge_counts(self) -> IntArray:
         """Listed edges of each graph, (n_graphs,)."""
         return np.diff(self.edge_offsets)
@@ -389,17 +390,28 @@ def _category_faults(batch: GraphBatch) -> Iterator[tuple[int, str]]:
 def _attribute_faults(batch: GraphBatch) -> Iterator[tuple[int, str]]:
     nodes = ("node", batch.node_offsets, batch.node_attributes)
     edges = ("edge", batch.edge_offsets, batch.edge_attributes)
-    for (kind, offsets, attributes), complaint, bad in (
-        (nodes, "not finite", ~np.isfinite(batch.node_attributes)),
-        (edges, "not finite", ~np.isfinite(batch.edge_attributes)),
-        (nodes, "not finite as float32", _beyond_float32(batch.node_attributes)),
-        (edges, "not finite as float32", _beyond_float32(batch.edge_attributes)),
-        (edges, "negative", batch.edge_attributes < 0),
+    for (kind, offsets, attributes), complaint, is_bad in (
+        (nodes, "not finite", _not_finite),
+        (edges, "not finite", _not_finite),
+        (nodes, "not finite as float32", _beyond_float32),
+        (edges, "not finite as float32", _beyond_float32),
+        (edges, "negative", _negative),
     ):
+        if not attributes.size:
+            continue
+        bad = is_bad(attributes)
         for graph, row in _first_of_each_graph(offsets, np.any(bad, axis=1)):
             column = int(np.argmax(bad[row]))
             where = f"{kind} {row - offsets[graph]}, attribute {column}"
             yield graph, f"{where} is {complaint}: {attributes[row, column]}"
+
+
+def _not_finite(attributes: FloatArray) -> npt.NDArray[np.bool_]:
+    return ~np.isfinite(attributes)
+
+
+def _negative(attributes: FloatArray) -> npt.NDArray[np.bool_]:
+    return np.asarray(attributes < 0)
 
 
 def _beyond_float32(attributes: FloatArray) -> npt.NDArray[np.bool_]:
