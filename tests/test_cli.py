@@ -193,8 +193,16 @@ def test_check_does_not_read_a_large_source_through(call, tmp_path, monkeypatch)
     monkeypatch.setattr(checking, "SCANNED_NODES", -1)
     result = call("check", smiles_job(tmp_path, text="smiles\nCC\n"))
     assert result.exit_code == 0
-    assert "too large to be read through here; 1 of 1 piece opened" in result.stdout
+    assert "too large to be read through here; 1 of 1 file opened" in result.stdout
     assert "rows" not in result.stdout
+
+
+def test_check_finds_a_large_data_set(call, job, monkeypatch):
+    monkeypatch.setattr(checking, "SCANNED_NODES", -1)
+    result = call("check", job)
+    assert result.exit_code == 0
+    assert "  too large to be read through here\n" in result.stdout
+    assert "node features: chosen by what the graphs have\n" in result.stdout
 
 
 def test_check_opens_a_large_file_of_another_kind(call, tmp_path, monkeypatch):

@@ -94,10 +94,13 @@ def _scan(spec: JobSpec, source: Source, pieces: Sequence[str], nodes: int) -> S
 
 
 def _open(source: Source, spec: JobSpec, pieces: Sequence[str]) -> int:
+    """Open files and look at their beginning: how many. Pieces that are no files have been found, and that is all."""
+    if not isinstance(spec.source, FileTable) or spec.source.kind == "networkx":
+        return 0
     for piece in pieces[:OPENED_PIECES]:
         if isinstance(source, SmilesSource):
             source.check(piece)
-        elif isinstance(spec.source, FileTable) and spec.source.kind != "networkx":
+        else:
             with open_stream(piece) as stream:
                 stream.read(1)
     return min(len(pieces), OPENED_PIECES)

@@ -56,7 +56,8 @@ def print_finding(spec: JobSpec, finding: "Finding") -> None:
     more = f", and {len(pieces) - 1} more" if len(pieces) > 1 else ""
     say(f"source: {spec.source.kind}, about {finding.estimated_nodes:,} nodes; {_shortened(pieces[0])}{more}")
     if finding.plan is None:
-        say(f"  too large to be read through here; {finding.opened} of {_count(len(pieces), 'piece')} opened")
+        opened = f"; {finding.opened} of {_count(len(pieces), 'file')} opened" if finding.opened else ""
+        say(f"  too large to be read through here{opened}")
     else:
         for line in _plan_lines(finding.plan):
             say(f"  {line}")
