@@ -1,0 +1,471 @@
+"""Kill workers, clients and schedulers of a job at moments drawn from a seed, and compare what comes out.
+
+::
+
+    python tests/integration/kill_harness.py --kills 200 --state kills.json --data ../shared/data
+
+A *round* is one job on the first graphs of ogbg-molhiv, in many small shards. Events drawn from the seed and the number
+of the round disturb it, each at a moment of its own: when so many parts of a stage are there, and a little later. A job
+that was ended is run again, until it is done. Then its parts must be byte for byte those of a job that nothing happened
+to, no row of the input may be lost or doubled, and ``verify --deep`` must find nothing.
+
+The state is written after every round, so the harness can be stopped at any time; called again, it goes on where it was.
+What was not as it should be is kept in the state, and makes the exit code 1.
+"""
+
+import argparse
+import contextlib
+import gzip
+import itertools
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import psutil
+import pyarrow.parquet as pq
+import tomli_w
+
+ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT))
+
+from wegl_dask.storage import RunFolder  # noqa: E402
+from wegl_dask.verify import verify_run  # noqa: E402
+
+STAGES = ("start", "scan", "ingest", "moments", "merge", "projection", "sample", "reference", "embed", "finish")
+"""In the order in which a job passes through them."""
+
+BY_SHARD = ("ingest", "moments", "sample", "embed")
+"""Stages that make a part of every shard; an event comes when some of them are there."""
+
+BEFORE = {"merge": "moments", "projection": "merge", "reference": "sample", "finish": "embed"}
+"""Stages of one short task: an event comes some time after the last part of the stage before."""
+
+LOCAL_KINDS = ("worker", "worker", "workers", "client", "client", "terminate")
+SCHEDULER_KINDS = ("worker", "workers", "client", "terminate", "scheduler", "scheduler")
+
+SUBFOLDERS = ("data", "graphs", "rejected", "model")
+
+ENDED_BY_US = {"client": -signal.SIGKILL, "terminate": 143, "scheduler": 1}
+"""Exit codes of a command that an event has ended."""
+
+RUN_SECONDS = 300
+
+
+@dataclass(frozen=True)
+class Event:
+    """What is to happen to a job, and when.
+
+    Attributes
+    ----------
+    kind : str
+        SIGKILL for one worker ("worker"), for all of them ("workers"), for the command ("client") or the scheduler;
+        SIGTERM for the command ("terminate").
+    stage : str
+    parts : int
+        Parts of the stage that must be there first.
+    by_file : bool
+        Look at the files of the parts rather than at their records, which come a moment later.
+    delay : float
+        Seconds to wait after that.
+    choice : int
+        Decides which worker.
+    """
+
+    kind: str
+    stage: str
+    parts: int
+    by_file: bool
+    delay: float
+    choice: int
+
+
+def draw_round(seed, number, n_shards):
+    """Draw what happens in a round: whether on an existing scheduler, and the events in the order of the stages."""
+    draw = random.Random(f"{seed} {number}")
+    on_scheduler = draw.random() < 0.2
+    events = []
+    for _ in range(draw.randint(2, 6)):
+        stage = draw.choice(STAGES)
+        events.append(
+            Event(
+                kind=draw.choice(SCHEDULER_KINDS if on_scheduler else LOCAL_KINDS),
+                stage=stage,
+                parts=draw.randint(1, n_shards) if stage in BY_SHARD else 1,
+                by_file=stage in {"ingest", "embed"} and draw.random() < 0.5,
+                # Right after a part, while the next is made, or anywhere in a stage that takes some tenths of a second.
+                delay=draw.choice([0.0, draw.uniform(0, 0.03), draw.uniform(0, 0.3)])
+                if stage not in {"start", "scan"}
+                else draw.uniform(0, 1.5),
+                choice=draw.randrange(1000),
+            )
+        )
+    return on_scheduler, sorted(events, key=lambda event: (STAGES.index(event.stage), event.parts))
+
+
+def has_come(event, out):
+    """Whether the moment of an event has come, its delay aside."""
+    if event.stage == "start":
+        return True
+    if event.stage == "scan":
+        return (out / "job.toml").exists()
+    if event.by_file:
+        return count(out / {"ingest": "graphs", "embed": "data"}[event.stage], "part-*.parquet") >= event.parts
+    if event.stage in BY_SHARD:
+        return count(out / "records", f"{event.stage}-*.json") >= event.parts
+    before = BEFORE[event.stage]
+    needed = count(out / "records", "ingest-*.json") if before in BY_SHARD else 1
+    return 0 < needed <= count(out / "records", f"{before}-*.json")
+
+
+def count(folder, pattern):
+    return len([*folder.glob(pattern)])
+
+
+# --- The cluster ---
+
+
+class Scheduler:
+    """An existing scheduler with two workers, as processes of their own."""
+
+    def __init__(self, folder):
+        self._processes = []
+        self._folder = folder
+        self._number = 0
+        self.address = ""
+        self.start()
+
+    def start(self):
+        """Start a scheduler and its workers; those of an earlier one live on until they notice."""
+        self._number += 1
+        file = self._folder / f"scheduler-{self._number}.json"
+        start_scheduler = (
+            "-m",
+            "distributed.cli.dask_scheduler",
+            "--host",
+            "127.0.0.1",
+            "--port",
+            "0",
+            "--no-dashboard",
+        )
+        self.scheduler = self._start(*start_scheduler, "--scheduler-file", str(file))
+        wait_for(file.exists, "the scheduler")
+        self.address = json.loads(file.read_text())["address"]
+        for _ in range(2):
+            options = ("--nthreads", "1", "--memory-limit", "1GB", "--no-dashboard", "--host", "127.0.0.1")
+            folder = tempfile.mkdtemp(dir=self._folder)
+            self._start("-m", "distributed.cli.dask_worker", self.address, *options, "--local-directory", folder)
+
+    def _start(self, *arguments):
+        process = start_python(*arguments, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        self._processes.append(process)
+        return process
+
+    def workers(self):
+        """Processes that run tasks, children of the nannies."""
+        return [worker for nanny in self._processes if nanny is not self.scheduler for worker in spawned(nanny.pid)]
+
+    def revive(self):
+        """Start a new one where it was killed."""
+        if self.scheduler.poll() is not None:
+            self.start()
+
+    def close(self):
+        for process in self._processes:
+            for child in spawned(process.pid):
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    child.kill()
+            process.kill()
+            process.wait()
+
+
+def spawned(pid):
+    """Worker processes under a process: Python's resource tracker is none."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        children = psutil.Process(pid).children(recursive=True)
+        return [child for child in children if "spawn_main" in command_line(child)]
+    return []
+
+
+def command_line(process):
+    with contextlib.suppress(psutil.NoSuchProcess, psutil.ZombieProcess):
+        return " ".join(process.cmdline())
+    return ""
+
+
+def start_python(*arguments, **options):
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+    return subprocess.Popen([sys.executable, *arguments], env=environment, **options)
+
+
+def wait_for(condition, what, seconds=RUN_SECONDS):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"waited {seconds} s for {what}")
+        time.sleep(0.005)
+
+
+# --- A job ---
+
+
+class Job:
+    """A job whose command can be started again and again."""
+
+    def __init__(self, path, out, arguments=()):
+        self.path = path
+        self.out = out
+        self.arguments = arguments
+
+    @contextlib.contextmanager
+    def started(self):
+        with tempfile.TemporaryFile("w+") as err:
+            arguments = ("-m", "wegl_dask", "run", str(self.path), "--set", f"output.path={self.out}", *self.arguments)
+            process = start_python(*arguments, stdout=subprocess.DEVNULL, stderr=err)
+
+            def message():
+                err.seek(0)
+                return err.read()
+
+            process.message = message
+            try:
+                yield process
+            finally:
+                orphans = spawned(process.pid)
+                process.kill()
+                process.wait()
+                psutil.wait_procs(orphans, timeout=30)
+
+
+def write_job(folder, root, nodes_per_shard):
+    path = folder / "job.toml"
+    job = {
+        # Some graphs are larger, so that there is something in rejected/.
+        "source": {
+            "kind": "ogb",
+            "root": str(root),
+            "name": "ogbg-molhiv",
+            "nodes_per_shard": nodes_per_shard,
+            "max_nodes": 45,
+        },
+        "nodes": {"virtual_node": True},
+        "projection": {"components": 10},
+        "output": {"path": "given with --set"},
+        "cluster": {"workers": 2, "memory_limit": "1GB", "dashboard_address": "127.0.0.1:0", "allowed_failures": 10},
+    }
+    path.write_text(tomli_w.dumps(job))
+    return path
+
+
+def molhiv_head(data, root, n_graphs):
+    """Make a data set of the first graphs of ogbg-molhiv."""
+    whole, part = data / "ogb" / "ogbg_molhiv", root / "ogbg_molhiv"
+    (part / "raw").mkdir(parents=True)
+    (part / "split" / "scaffold").mkdir(parents=True)
+
+    def copy(name, n_lines):
+        with gzip.open(whole / name, "rt") as file:
+            lines = [*itertools.islice(file, n_lines)]
+        with gzip.open(part / name, "wt", compresslevel=1) as file:
+            file.writelines(lines)
+        return lines
+
+    copy("raw/graph-label.csv.gz", n_graphs)
+    copy("raw/node-feat.csv.gz", sum(map(int, copy("raw/num-node-list.csv.gz", n_graphs))))
+    n_edges = sum(map(int, copy("raw/num-edge-list.csv.gz", n_graphs)))
+    copy("raw/edge.csv.gz", n_edges)
+    copy("raw/edge-feat.csv.gz", n_edges)
+    for split in (whole / "split" / "scaffold").iterdir():
+        with gzip.open(split, "rt") as file, gzip.open(part / "split" / "scaffold" / split.name, "wt") as kept:
+            kept.writelines(line for line in file if int(line) < n_graphs)
+
+
+# --- A round ---
+
+
+class Harness:
+    """Rounds of a job, and what became of them."""
+
+    def __init__(self, work, data, state_path, seed, n_graphs):
+        self.work = work
+        self.n_graphs = n_graphs
+        self.state_path = state_path
+        self.state = {
+            "seed": seed,
+            "graphs": n_graphs,
+            "rounds": 0,
+            "runs": 0,
+            "kills": 0,
+            "by_kind": {},
+            "by_stage": {},
+            "missed": 0,
+            "seconds": 0.0,
+            "rows_lost": 0,
+            "rows_doubled": 0,
+            "rounds_with_other_bytes": 0,
+            "problems": [],
+        }
+        if state_path.exists():
+            found = json.loads(state_path.read_text())
+            if (found["seed"], found["graphs"]) != (seed, n_graphs):
+                raise SystemExit(f"{state_path} is of seed {found['seed']} and {found['graphs']} graphs")
+            self.state |= found
+        root = work / "ogb"
+        molhiv_head(data, root, n_graphs)
+        self.job_path = write_job(work, root, nodes_per_shard=max(100, 25 * n_graphs // 40))
+        self.undisturbed = work / "undisturbed"
+        with Job(self.job_path, self.undisturbed).started() as process:
+            if process.wait(RUN_SECONDS) != 0:
+                raise SystemExit(process.message())
+        self.n_shards = count(self.undisturbed / "data", "part-*.parquet")
+        check = self.rows(self.undisturbed)
+        if sorted(check) != sorted(range(n_graphs)):
+            raise SystemExit("the undisturbed run has lost or doubled rows")
+        self.scheduler = None
+
+    def rows(self, out):
+        """Numbers of the input's rows that are in data/ or rejected/."""
+        paths = [*out.glob("data/part-*.parquet"), *out.glob("rejected/part-*.parquet")]
+        return [row for path in paths for row in pq.read_table(path, columns=["source_row"]).column(0).to_pylist()]
+
+    def round(self):
+        """Run one job to its end through all that happens to it, and look at what it has made."""
+        number, started = self.state["rounds"], time.monotonic()
+        on_scheduler, events = draw_round(self.state["seed"], number, self.n_shards)
+        out = self.work / f"round {number}"
+        happened, problems, n_runs = [], [], 0
+        while True:
+            scheduler = self.existing_scheduler() if on_scheduler else None
+            n_runs += 1
+            code, message, last = self.run(out, scheduler, events, happened)
+            if code == 0:
+                break
+            expected = {ENDED_BY_US.get(last)}
+            if code not in expected:
+                problems.append({"exit": code, "after": last, "message": message[-2000:]})
+            elif last != "client" and "run the same" not in message:
+                problems.append({"exit": code, "after": last, "said": message[-2000:]})
+            if n_runs > 20:
+                raise SystemExit(f"round {number} does not come to an end: {problems}")
+        problems += self.compare(out)
+        shutil.rmtree(out)
+        self.note(number, events, happened, problems, n_runs, time.monotonic() - started)
+
+    def existing_scheduler(self):
+        self.scheduler = self.scheduler or Scheduler(self.work)
+        self.scheduler.revive()
+        return self.scheduler
+
+    def run(self, out, scheduler, events, happened):
+        """Run the command once; take events off the list as they come: exit code, message, kind of the last event."""
+        last, arguments = None, ()
+        if scheduler:
+            arguments = ("--set", "cluster.kind=scheduler", "--set", f"cluster.address={scheduler.address}")
+        with Job(self.job_path, out, arguments).started() as process:
+            while events:
+                event = events[0]
+                while not has_come(event, out) and process.poll() is None:
+                    time.sleep(0.002)
+                time.sleep(event.delay)
+                if process.poll() is not None:
+                    break
+                events.pop(0)
+                if strike(event, process, scheduler):
+                    happened.append(event)
+                    last = event.kind
+                if event.kind in ENDED_BY_US:
+                    break
+            code = process.wait(RUN_SECONDS)
+            if code == 0:
+                # What was left came too late.
+                events.clear()
+            return code, process.message(), last
+
+    def compare(self, out):
+        """List what is not as in the undisturbed run."""
+        problems = []
+        found = Counter(self.rows(out))
+        lost = self.n_graphs - len(found)
+        doubled = sum(found.values()) - len(found)
+        self.state["rows_lost"] += lost
+        self.state["rows_doubled"] += doubled
+        other = [name for name in SUBFOLDERS if contents(out / name) != contents(self.undisturbed / name)]
+        self.state["rounds_with_other_bytes"] += bool(other)
+        if lost or doubled or other:
+            problems.append({"lost": lost, "doubled": doubled, "other bytes in": other})
+        problems += [{"verify": str(problem)} for problem in verify_run(RunFolder(str(out)), deep=True)]
+        strangers = [str(path.relative_to(out)) for path in out.rglob(".*")]
+        return problems + [{"left behind": path} for path in strangers]
+
+    def note(self, number, events, happened, problems, n_runs, seconds):
+        state = self.state
+        state["rounds"] = number + 1
+        state["runs"] += n_runs
+        state["kills"] += len(happened)
+        state["missed"] += len(events)
+        state["seconds"] = round(state["seconds"] + seconds, 1)
+        for key, values in (("by_kind", "kind"), ("by_stage", "stage")):
+            counts = Counter(state[key])
+            counts.update(getattr(event, values) for event in happened)
+            state[key] = dict(counts)
+        state["problems"] += [{"round": number, "events": [asdict(event) for event in happened], **p} for p in problems]
+        temporary = self.state_path.with_suffix(".tmp")
+        temporary.write_text(json.dumps(state, indent=1))
+        temporary.replace(self.state_path)
+        kinds = ", ".join(f"{event.kind} in {event.stage}" for event in happened)
+        print(f"round {number}: {n_runs} runs, {seconds:.0f} s; {kinds}; {len(problems)} problems", flush=True)  # noqa: T201
+
+    def close(self):
+        if self.scheduler:
+            self.scheduler.close()
+
+
+def strike(event, process, scheduler):
+    """Do what the event says; whether there was something to do it to."""
+    if event.kind in {"worker", "workers"}:
+        workers = scheduler.workers() if scheduler else spawned(process.pid)
+        chosen = [workers[event.choice % len(workers)]] if event.kind == "worker" and workers else workers
+        for worker in chosen:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                worker.kill()
+        return bool(chosen)
+    if event.kind == "scheduler":
+        scheduler.scheduler.kill()
+    else:
+        process.send_signal(signal.SIGTERM if event.kind == "terminate" else signal.SIGKILL)
+    return True
+
+
+def contents(folder):
+    return {path.name: path.read_bytes() for path in folder.iterdir()} if folder.is_dir() else {}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--kills", type=int, default=200, help="kills to do in all, those of the state included")
+    parser.add_argument("--state", type=Path, required=True, help="JSON file of what was done; it is written anew")
+    parser.add_argument("--data", type=Path, required=True, help="folder that holds ogb/ogbg_molhiv")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--graphs", type=int, default=2000)
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="kills-") as work:
+        harness = Harness(Path(work), arguments.data, arguments.state, arguments.seed, arguments.graphs)
+        try:
+            while harness.state["kills"] < arguments.kills:
+                harness.round()
+        finally:
+            harness.close()
+    print(json.dumps(harness.state, indent=1))  # noqa: T201
+    return 1 if harness.state["problems"] else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,47 @@
+"""Jobs that are killed at moments drawn from a seed, by the harness beside this file: nothing is lost or doubled."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+HARNESS = Path(__file__).parent / "kill_harness.py"
+
+AS_IT_SHOULD_BE = {"rows_lost": 0, "rows_doubled": 0, "rounds_with_other_bytes": 0, "problems": []}
+
+
+@pytest.fixture
+def harness(shared_data, tmp_path):
+    """Run the harness until so many kills are done: its state."""
+    state = tmp_path / "state.json"
+
+    def run(kills, *, graphs, seed=0):
+        arguments = ["--kills", kills, "--graphs", graphs, "--seed", seed, "--state", state, "--data", shared_data]
+        command = [sys.executable, str(HARNESS), *map(str, arguments)]
+        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+        assert state.exists(), done.stdout
+        found = json.loads(state.read_text())
+        assert done.returncode == 0, json.dumps(found["problems"], indent=1)
+        assert {key: found[key] for key in AS_IT_SHOULD_BE} == AS_IT_SHOULD_BE
+        assert found["kills"] >= kills
+        return found
+
+    return run
+
+
+def test_a_worker_all_workers_and_the_command_are_killed_and_nothing_is_lost(harness):
+    found = harness(3, graphs=200, seed=251)
+    assert set(found["by_kind"]) == {"worker", "workers", "client"}
+
+
+@pytest.mark.slow
+def test_kills_in_every_stage_by_a_harness_that_is_stopped_and_continued(harness):
+    first = harness(30, graphs=1000, seed=1)
+    found = harness(80, graphs=1000, seed=1)
+    assert found["rounds"] > first["rounds"]
+    assert set(found["by_kind"]) == {"worker", "workers", "client", "terminate", "scheduler"}
+    assert set(found["by_stage"]) == {
+        *("start", "scan", "ingest", "moments", "merge", "projection", "sample", "reference", "embed", "finish")
+    }
