@@ -70,6 +70,7 @@ def run_stage(
     try:
         while submitted < len(descriptors) or waiting:
             while submitted < len(descriptors) and len(waiting) <= UNDER_WAY - WAVE:
+                _require_connected(client)
                 wave = descriptors[submitted : submitted + WAVE]
                 bag = dask.bag.from_sequence(wave, npartitions=len(wave)).map_partitions(attempt, token=stage)
                 futures = client.compute(bag.to_delayed(), retries=retries)
@@ -77,6 +78,7 @@ def run_stage(
                 completed.update(futures)
                 submitted += len(wave)
             batch = completed.next_batch()
+            _require_connected(client)
             # Fetched together: one by one, the round trips would limit a large cluster.
             results = client.gather({future.key: future for future in batch}, errors="skip")
             for future in batch:
@@ -87,11 +89,16 @@ def run_stage(
                     case int() as result:
                         yield descriptor, result
                     case _:
-                        failures.append((descriptor, _failure(future, stage)))
+                        failures.append((descriptor, _failure(future)))
                 future.release()
+    except OSError as error:
+        raise WeglError(
+            f"{stage}: the connection to the scheduler was lost. What was finished stays valid; run the same job again "
+            "when the scheduler is there"
+        ) from error
     finally:
         completed.clear()
-        if waiting:
+        if waiting and client.status == "running":
             client.cancel([future for future, _ in waiting.values()])
     if failures:
         shown = "; ".join(f"{descriptor}: {_explain(error)}" for descriptor, error in failures[:5])
@@ -115,13 +122,16 @@ def _attempt(function: Callable[[Descriptor], int], call: str, descriptors: Sequ
         return error
 
 
-def _failure(future: Future, stage: str) -> BaseException:
-    """Find out why there is no result."""
+def _require_connected(client: Client) -> None:
+    """Raise ConnectionError if there is no scheduler any more."""
+    if client.status != "running":
+        raise ConnectionError(f"the client is {client.status}")
+
+
+def _failure(future: Future) -> BaseException:
+    """Find out why there is no result; ConnectionError if the scheduler no longer knows of the task."""
     if future.cancelled():
-        raise WeglError(
-            f"{stage}: the connection to the scheduler was lost. What was finished stays valid; run the same job again "
-            "when the scheduler is there"
-        )
+        raise ConnectionError("the scheduler has dropped the task")
     error: BaseException = future.exception()
     if isinstance(error, WeglError):
         raise error

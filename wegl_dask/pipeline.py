@@ -200,9 +200,11 @@ def _finish(run: Run, fit: Fit, model: PartRecord, records: Mapping[int, PartRec
     kept = [model, *fit.census.records.values(), *records.values()]
     run.folder.remove_scratch()
     run.folder.keep_only([*plan, *kept])
+    # What workers have begun that did not live to end it.
+    run.folder.clean_temporary()
     if not run.spec.output.keep_graphs:
         run.folder.remove_graphs()
-    if run.parts_made or not run.folder.has_succeeded():
+    if run.parts_made or not _is_complete(run.folder):
         if run.spec.output.keep_graphs:
             _require_undisturbed(run, "ingest", fit.census.records)
         _require_undisturbed(run, "embed", records)
@@ -220,6 +222,14 @@ def _finish(run: Run, fit: Fit, model: PartRecord, records: Mapping[int, PartRec
         )
         run.folder.mark_success()
     return summary
+
+
+def _is_complete(folder: RunFolder) -> bool:
+    try:
+        folder.read_manifest()
+    except WeglError:
+        return False
+    return folder.has_succeeded()
 
 
 def _require_undisturbed(run: Run, stage: str, records: Mapping[int, PartRecord]) -> None:

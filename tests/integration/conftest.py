@@ -4,7 +4,6 @@ import contextlib
 import gzip
 import itertools
 import os
-import shutil
 import subprocess
 import sys
 import time
@@ -78,6 +77,42 @@ def command(dask_client):
 
     command.start = start
     return command
+
+
+@pytest.fixture
+def replaced_on_workers(dask_client):
+    """Replace a function of the package on all workers of the session's cluster, new ones too, until the test ends.
+
+    ``replaced_on_workers("wegl_dask.tasks", "embed_shard", make)``: `make` gets the function and returns the one that
+    takes its place; it is defined inside of the test, so that it travels to the workers whole. A class's method is
+    ``"RunFolder.recording"``.
+    """
+    from distributed import WorkerPlugin
+
+    names = []
+
+    def replace(module, name, make):
+        class Replacement(WorkerPlugin):
+            def setup(self, worker):
+                del worker
+                from functools import reduce
+                from importlib import import_module
+
+                *owners, self.attribute = name.split(".")
+                self.owner = reduce(getattr, owners, import_module(module))
+                self.original = getattr(self.owner, self.attribute)
+                setattr(self.owner, self.attribute, make(self.original))
+
+            def teardown(self, worker):
+                del worker
+                setattr(self.owner, self.attribute, self.original)
+
+        names.append(f"{module} {name}")
+        dask_client.register_plugin(Replacement(), name=names[-1])
+
+    yield replace
+    for name in names[::-1]:
+        dask_client.unregister_worker_plugin(name)
 
 
 @pytest.fixture
@@ -165,6 +200,16 @@ def contents():
 
 
 @pytest.fixture(scope="session")
+def same_bytes(contents):
+    """Compare what two runs have made."""
+
+    def same(out, other, subfolders=("data", "graphs", "rejected", "model")):
+        return all(contents(out, name) == contents(other, name) for name in subfolders)
+
+    return same
+
+
+@pytest.fixture(scope="session")
 def table():
     """Read the parts of a subfolder of a run folder, in order, as one table."""
 
@@ -203,16 +248,6 @@ def wait_until():
             time.sleep(0.01)
 
     return wait
-
-
-@pytest.fixture
-def copied(tmp_path):
-    """Copy a run folder: path of the copy."""
-
-    def copy(out, name="copy"):
-        return Path(shutil.copytree(out, tmp_path / name))
-
-    return copy
 
 
 def merged(values, tables):

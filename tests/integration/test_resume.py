@@ -2,7 +2,6 @@
 
 import re
 import shutil
-import signal
 from pathlib import Path
 
 import psutil
@@ -12,37 +11,71 @@ from wegl_dask.errors import JobFileError, SourceError
 from wegl_dask.storage import RunFolder
 from wegl_dask.verify import verify_run
 
-SUBFOLDERS = ("data", "graphs", "rejected", "model")
-
 ALL_PARTS = 4 * 12 + 3
 """Of a job in 12 shards: ingest, moments, sample and embed a shard; one merge, one projection, one reference."""
 
 
-@pytest.fixture
-def finished(run, mutag_job):
-    """A finished run on MUTAG with rejects in most of its shards: its folder and how to run the same job again."""
-    job = mutag_job("finished", source={"max_nodes": 24})
-    run(job)
-    return Path(job["output"]["path"])
+@pytest.fixture(scope="module")
+def job_of(shared_data):
+    """A job on MUTAG in 12 shards, most of which have rejects; tables given by keyword are merged in."""
+
+    def job(out, **tables):
+        source = {"kind": "tud", "root": str(shared_data / "TUDataset"), "name": "MUTAG"}
+        values = {"source": source | {"nodes_per_shard": 300, "max_nodes": 24}, "output": {"path": str(out)}}
+        return values | {name: {**values.get(name, {}), **table} for name, table in tables.items()}
+
+    return job
+
+
+@pytest.fixture(scope="module")
+def undisturbed(run, job_of, tmp_path_factory):
+    """A run that nothing happened to: its folder, to be looked at."""
+    out = tmp_path_factory.mktemp("undisturbed") / "out"
+    run(job_of(out))
+    return out
+
+
+@pytest.fixture(scope="module")
+def without_graphs(run, job_of, tmp_path_factory):
+    """Likewise, with its graphs removed at the end."""
+    out = tmp_path_factory.mktemp("without_graphs") / "out"
+    run(job_of(out, output={"keep_graphs": False}))
+    return out
 
 
 @pytest.fixture
-def again(run, mutag_job):
-    def again(out, **tables):
-        return run(mutag_job(out.name, **{"source": {"max_nodes": 24}, **tables}))
+def finished(undisturbed, tmp_path):
+    """A finished run that a test may damage."""
+    return Path(shutil.copytree(undisturbed, tmp_path / "out"))
 
-    return again
+
+@pytest.fixture
+def changes(written_at):
+    """List the parts, model files and records that were written or removed since this was asked for."""
+
+    def watch(out):
+        before = written_at(out)
+
+        def changed():
+            after = written_at(out)
+            return {path for path in before | after if before.get(path) != after.get(path)}
+
+        return changed
+
+    return watch
 
 
 # --- Nothing to do ---
 
 
-def test_a_finished_run_is_left_as_it_is(finished, again, written_at):
+def test_a_finished_run_is_left_as_it_is(finished, run, job_of):
     def everything():
         return {path: path.stat().st_mtime_ns for path in finished.rglob("*") if path.is_file()}
 
+    # The copy gets its own path written into job.toml, once.
+    run(job_of(finished))
     before = everything()
-    summary = again(finished)
+    summary = run(job_of(finished))
     assert everything() == before
     assert summary.parts_made == 0
     assert (summary.rows + summary.rejected, summary.shards) == (188, 12)
@@ -52,22 +85,18 @@ def test_a_finished_run_is_left_as_it_is(finished, again, written_at):
 
 
 @pytest.fixture
-def held(dask_client, tmp_path, wait_until):
+def held(dask_client, replaced_on_workers, tmp_path, wait_until):
     """Hold the workers back in a stage when some of its parts are there, until they are let go."""
     gate = tmp_path / "gate"
 
     def hold(stage, n_parts):
         gate_file = str(gate)
 
-        def install():
+        def make(recording):
             import time
             from pathlib import Path
 
-            from wegl_dask.storage import RunFolder
-
-            recording = RunFolder.recording
-
-            def held_recording(folder, at_stage, at_index, input_fingerprint):
+            def held_recording(folder, at_stage, index, input_fingerprint):
                 deadline = time.monotonic() + 60
                 records = Path(folder.url, "records")
                 while (
@@ -76,12 +105,11 @@ def held(dask_client, tmp_path, wait_until):
                     if time.monotonic() > deadline:
                         raise TimeoutError("nobody opened the gate")
                     time.sleep(0.01)
-                return recording(folder, at_stage, at_index, input_fingerprint)
+                return recording(folder, at_stage, index, input_fingerprint)
 
-            RunFolder.recording = held_recording
-            RunFolder.unpatched_recording = recording
+            return held_recording
 
-        dask_client.run(install)
+        replaced_on_workers("wegl_dask.storage", "RunFolder.recording", make)
 
     def release():
         gate.touch()
@@ -93,15 +121,6 @@ def held(dask_client, tmp_path, wait_until):
 
     yield hold, release
     gate.touch()
-
-    def restore():
-        from wegl_dask.storage import RunFolder
-
-        if "unpatched_recording" in vars(RunFolder):
-            RunFolder.recording = RunFolder.unpatched_recording
-            del RunFolder.unpatched_recording
-
-    dask_client.run(restore)
 
 
 @pytest.mark.parametrize(
@@ -118,23 +137,200 @@ def held(dask_client, tmp_path, wait_until):
     ],
 )
 def test_a_run_killed_in_any_stage_goes_on_to_the_same_bytes(
-    stage, n_parts, reached, finished, again, held, command, job_file, mutag_job, contents, written_at, wait_until
+    stage,
+    n_parts,
+    reached,
+    undisturbed,
+    run,
+    job_of,
+    held,
+    command,
+    job_file,
+    same_bytes,
+    changes,
+    wait_until,
+    tmp_path,
 ):
-    out = finished.parent / "killed"
-    job = job_file(mutag_job(out.name, source={"max_nodes": 24}))
+    out = tmp_path / "killed"
     hold, release = held
     hold(stage, n_parts)
-    with command.start("run", job):
+    with command.start("run", job_file(job_of(out))):
         records = out / "records"
         wait_until(lambda: len([*records.glob(f"{reached}.json")]) >= max(n_parts, 1), reached)
     assert not (out / "_SUCCESS").exists()
     # What the workers had begun they finish; the next run is to find it.
     release()
-    made = written_at(out)
-    n_made = sum(not re.match(r"records/(scan|plan|seen)", path) for path in made if path.startswith("records"))
-    summary = again(out)
-    assert summary.parts_made == ALL_PARTS - n_made
-    lasting = {path for path in made if re.match(r"data|graphs|model|rejected|records/(ingest|reference|embed)", path)}
-    assert {path: written_at(out)[path] for path in lasting} == {path: made[path] for path in lasting}
-    assert all(contents(out, subfolder) == contents(finished, subfolder) for subfolder in SUBFOLDERS)
+    made = [path.name for path in records.iterdir() if not re.match("run|scan|plan|seen", path.name)]
+    changed = changes(out)
+    assert run(job_of(out)).parts_made == ALL_PARTS - len(made)
+    lasting = {name for name in made if re.match("ingest|reference|embed", name)}
+    assert not lasting & {path.rpartition("/")[2] for path in changed()}
+    assert same_bytes(out, undisturbed)
     assert verify_run(RunFolder(str(out)), deep=True) == []
+
+
+def test_a_local_cluster_dies_with_a_killed_command_and_the_run_goes_on(
+    undisturbed, command, job_file, job_of, same_bytes, wait_until, tmp_path
+):
+    out = tmp_path / "killed"
+    job = job_file(job_of(out, cluster={"workers": 1, "memory_limit": "1GB"}))
+    with command.start("run", job, shared=False) as process:
+        wait_until(lambda: [*(out / "records").glob("ingest-*")], "the first part")
+        family = psutil.Process(process.pid).children(recursive=True)
+    assert family
+    _, alive = psutil.wait_procs(family, timeout=30)
+    assert alive == []
+    again = command("run", job)
+    assert again.code == 0, again.err
+    assert same_bytes(out, undisturbed)
+    assert [*out.rglob(".*")] == []
+
+
+# --- Damage ---
+
+
+def alter(path):
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+def truncate(path):
+    path.write_bytes(path.read_bytes()[:-1])
+
+
+def empty(path):
+    path.write_bytes(b"")
+
+
+DAMAGE = (alter, truncate, empty, Path.unlink)
+
+
+@pytest.mark.parametrize("subfolder", ["data", "graphs", "rejected"])
+def test_damaged_parts_are_made_again_and_no_others(subfolder, finished, undisturbed, run, job_of, changes, same_bytes):
+    paths = sorted((finished / subfolder).iterdir())[1 : 1 + len(DAMAGE)]
+    changed = changes(finished)
+    for path, damage in zip(paths, DAMAGE, strict=True):
+        damage(path)
+    assert run(job_of(finished)).parts_made == len(DAMAGE)
+    assert same_bytes(finished, undisturbed)
+    stage, subfolders = ("embed", {"data"}) if subfolder == "data" else ("ingest", {"graphs", "rejected"})
+    damaged = {index_of(path.name) for path in paths}
+    assert {index_of(path) for path in changed()} == damaged
+    assert {path.partition("/")[0] for path in changed()} == {"records", *subfolders}
+    assert {path for path in changed() if path.startswith("records/")} == {
+        f"records/{stage}-{index}.json" for index in damaged
+    }
+    assert (finished / "_SUCCESS").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "damage"), [("model.json", alter), ("model.json", Path.unlink), ("arrays.npz", truncate)]
+)
+def test_a_damaged_model_is_fitted_again_and_the_embeddings_stay(
+    name, damage, finished, undisturbed, run, job_of, changes, same_bytes
+):
+    changed = changes(finished)
+    damage(finished / "model" / name)
+    run(job_of(finished))
+    assert same_bytes(finished, undisturbed)
+    assert changed() == {"model/model.json", "model/arrays.npz", "records/reference-00000.json"}
+    assert verify_run(RunFolder(str(finished))) == []
+
+
+def halve(path):
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+@pytest.mark.parametrize("damage", [halve, empty, Path.unlink])
+def test_a_damaged_record_costs_its_part(damage, finished, undisturbed, run, job_of, same_bytes):
+    damage(finished / "records" / "embed-00003.json")
+    assert run(job_of(finished)).parts_made == 1
+    assert same_bytes(finished, undisturbed)
+    assert verify_run(RunFolder(str(finished))) == []
+
+
+@pytest.mark.parametrize("damage", [halve, Path.unlink])
+def test_a_damaged_manifest_is_written_again(damage, finished, run, job_of):
+    damage(finished / "manifest.json")
+    run(job_of(finished))
+    assert verify_run(RunFolder(str(finished))) == []
+
+
+@pytest.mark.parametrize("subfolder", ["data", "rejected"])
+def test_without_graphs_a_damaged_part_costs_the_ingest_of_its_shard_alone(
+    subfolder, without_graphs, undisturbed, run, job_of, changes, same_bytes, tmp_path
+):
+    out = Path(shutil.copytree(without_graphs, tmp_path / "out"))
+    assert not (out / "graphs").exists()
+    path = sorted((out / subfolder).iterdir())[4]
+    changed = changes(out)
+    alter(path)
+    summary = run(job_of(out, output={"keep_graphs": False}))
+    assert summary.parts_made == (2 if subfolder == "data" else 1)
+    assert {index_of(path) for path in changed()} == {index_of(path.name)}
+    assert same_bytes(out, undisturbed, ("data", "rejected", "model"))
+    assert not (out / "graphs").exists()
+
+
+def test_parts_of_no_shard_are_removed_and_strangers_left_alone(finished, undisturbed, run, job_of, same_bytes):
+    shutil.copy(finished / "data" / "part-00000.parquet", finished / "data" / "part-00099.parquet")
+    (finished / "data" / "notes.txt").write_text("mine")
+    run(job_of(finished))
+    assert (finished / "data" / "notes.txt").read_text() == "mine"
+    (finished / "data" / "notes.txt").unlink()
+    assert same_bytes(finished, undisturbed)
+
+
+# --- Another job, another input ---
+
+
+def test_another_job_is_refused_with_the_keys_that_differ_and_overwrite_clears(
+    finished, run, job_of, changes, contents
+):
+    changed = changes(finished)
+    other = job_of(finished, diffusion={"layers": 2}, transport={"solver": "auto"})
+    with pytest.raises(JobFileError, match=r'diffusion.layers: 4 -> 2; transport.solver: "exact" -> "auto"'):
+        run(other)
+    assert changed() == set()
+    assert (finished / "_SUCCESS").exists()
+    (finished / "data" / "part-00099.parquet").write_bytes(b"of an earlier run")
+    assert run(other, overwrite=True).parts_made == ALL_PARTS
+    assert len(contents(finished)) == 12
+    assert verify_run(RunFolder(str(finished))) == []
+
+
+def test_long_lived_workers_take_nothing_from_the_run_that_was_cleared(run, job_of, same_bytes, tmp_path):
+    """The folder, the shards and the paths are the same, and so are the processes."""
+    out, fresh = tmp_path / "out", tmp_path / "fresh"
+    run(job_of(out, diffusion={"layers": 4}))
+    run(job_of(out, diffusion={"layers": 1}), overwrite=True)
+    run(job_of(fresh, diffusion={"layers": 1}))
+    assert same_bytes(out, fresh)
+
+
+def test_keys_without_effect_may_change(finished, run, job_of):
+    job = job_of(finished, cluster={"retries": 0}, source={"max_rejected_fraction": 0.9})
+    assert run({**job, "name": "another name"}).parts_made == 0
+
+
+def test_an_input_that_has_changed_is_refused_and_the_finished_run_stays(
+    run, molecules_job, molecules, tmp_path, changes
+):
+    path, out = tmp_path / "input.csv", tmp_path / "out"
+    lines = molecules.read_text().splitlines()
+    path.write_text("\n".join(lines))
+    job = molecules_job(source={"path": str(path)})
+    run(job)
+    changed = changes(out)
+    path.write_text("\n".join([*lines[:200], "CCO,another", *lines[200:]]))
+    with pytest.raises(SourceError, match=r"the input has changed since the run in this folder began .*input\.csv"):
+        run(job)
+    assert changed() == set()
+    assert (out / "_SUCCESS").exists()
+    run(job, overwrite=True)
+    assert verify_run(RunFolder(str(out)), deep=True) == []
+
+
+def index_of(name):
+    return re.search(r"\d{5}", name)[0]
