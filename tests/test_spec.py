@@ -145,7 +145,7 @@ def test_text_that_is_not_utf8_is_refused_with_its_byte(tmp_path):
         (
             job(top={"qqq": 1}),
             (
-                "unknown key qqq; there are name, seed, task, cluster, diffusion, edges, nodes, output, projection, "
+                "unknown key qqq; there are name, seed, task, cluster, diffusion, edges, model, nodes, output, projection, "
                 "reference, source, source.lookup, transport"
             ),
         ),
@@ -423,6 +423,31 @@ def test_the_names_that_no_extra_column_may_have_are_those_of_shards_and_parts()
     assert {*ROW_COLUMNS, *GRAPH_COLUMNS, *part} == TAKEN_COLUMNS
 
 
+# A model that is given
+
+
+def test_a_job_with_a_model_has_no_keys_that_shape_the_embedding():
+    values = job() | {"model": {"path": "runs/earlier", "sha256": "ab12"}}
+    text = JobSpec.from_values(values).to_toml()
+    assert set(tomllib.loads(text)) == {"name", "task", "source", "model", "output", "cluster"}
+    assert JobSpec.from_toml(text).to_toml() == text
+    assert "model" not in tomllib.loads(JobSpec.from_values(job()).to_toml())
+
+
+@pytest.mark.parametrize(
+    ("extra", "reason"),
+    [
+        ({"model": {"path": "x"}, "diffusion": {"layers": 3}}, "diffusion is the model's where model.path is set"),
+        ({"model": {"path": "x"}, "seed": 1}, "seed is the model's where model.path is set: take either out"),
+        ({"model": {"sha256": "x"}}, "model.sha256 is of the model in model.path, which is not set"),
+        ({"model": {"path": ""}}, "model.path is empty"),
+    ],
+)
+def test_a_model_and_what_it_says_exclude_one_another(extra, reason):
+    with pytest.raises(JobFileError, match=reason):
+        JobSpec.from_values(job() | extra)
+
+
 # Documentation
 
 
@@ -441,7 +466,7 @@ def test_the_documented_defaults_are_those_of_a_job():
         table, _, leaf = key.key.rpartition(".")
         if table.startswith("source") or key.key == "output.path":
             continue
-        found = values[table] if table else values
+        found = values.get(table, {}) if table else values
         if key.default == "not set":
             assert leaf not in found, key
         else:

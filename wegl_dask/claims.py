@@ -36,6 +36,7 @@ OWN_NAMES = {
 KEYS_WITHOUT_EFFECT = (
     "name",
     "cluster",
+    "model.path",
     "output.path",
     "output.performance_report",
     "source.download",

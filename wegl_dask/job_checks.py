@@ -9,6 +9,9 @@ if TYPE_CHECKING:
 MOLECULES = ("smiles", "sdf")
 """Kinds of source whose graphs are molecules."""
 
+MODEL_KEYS = ("seed", "nodes", "edges", "diffusion", "projection", "reference", "transport")
+"""Keys and tables that shape the embedding: where a model is given they are the model's."""
+
 TAKEN_COLUMNS = frozenset(
     {
         *("graph_id", "source_file", "source_row", "label", "split"),
@@ -34,6 +37,7 @@ def contradictions(spec: "JobSpec") -> Iterator[str]:
     yield from _node_features(spec)
     yield from _edge_features(spec)
     yield from _fit(spec)
+    yield from _model(spec)
     yield from _cluster(spec)
 
 
@@ -153,6 +157,16 @@ def _fit(spec: "JobSpec") -> Iterator[str]:
             f"reference.points = {reference.points} cannot be found among reference.max_nodes = "
             f"{reference.max_nodes} node embeddings: raise the latter"
         )
+
+
+def _model(spec: "JobSpec") -> Iterator[str]:
+    if spec.model.path is None:
+        if spec.model.sha256 is not None:
+            yield "model.sha256 is of the model in model.path, which is not set: set both or neither"
+        return
+    for key in MODEL_KEYS:
+        if key in spec.model_fields_set:
+            yield f"{key} is the model's where model.path is set: take either out"
 
 
 def _cluster(spec: "JobSpec") -> Iterator[str]:

@@ -12,7 +12,7 @@ import tomli_w
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from wegl_dask.errors import JobFileError
-from wegl_dask.job_checks import contradictions
+from wegl_dask.job_checks import MODEL_KEYS, contradictions
 from wegl_dask.job_errors import explain
 from wegl_dask.job_keys import DocumentedKey, table_keys
 
@@ -149,6 +149,20 @@ AnySourceTable = Annotated[
 ]
 
 
+class ModelTable(Table):
+    """A fitted model to embed with."""
+
+    path: Text | None = Field(
+        None,
+        description="Embed with the model in this folder, of a run or as WEGL.save wrote it, instead of fitting one. Then "
+        "there is no seed, and none of the tables nodes, edges, diffusion, projection, reference and transport: they "
+        "are the model's.",
+    )
+    sha256: Text | None = Field(
+        None, description="SHA-256 of its model.json; filled in by the run, which is refused where it is another."
+    )
+
+
 class NodesTable(Table):
     """Initial node features."""
 
@@ -268,6 +282,7 @@ class JobSpec(Table):
         "auto", description="What the labels are; found from the data if not set."
     )
     source: AnySourceTable
+    model: ModelTable = ModelTable()
     nodes: NodesTable = NodesTable()
     edges: EdgesTable = EdgesTable()
     diffusion: DiffusionTable = DiffusionTable()
@@ -319,8 +334,10 @@ class JobSpec(Table):
             raise JobFileError(f"{where}: {'; '.join(explain(error, cls))}") from error
 
     def to_toml(self) -> str:
-        """Write the job out with all defaults filled in; keys without a value are left out."""
-        return tomli_w.dumps(self.model_dump(exclude_none=True))
+        """Write the job out with all defaults filled in; keys without a value are left out, as is what the model says."""
+        given = set(MODEL_KEYS) if self.model.path is not None else set()
+        tables = self.model_dump(exclude_none=True, exclude=given)
+        return tomli_w.dumps({key: value for key, value in tables.items() if value != {}})
 
 
 def source_kinds() -> tuple[str, ...]:
