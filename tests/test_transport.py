@@ -4,7 +4,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from scipy.optimize import linear_sum_assignment
 from scipy.spatial.distance import cdist
@@ -375,6 +375,7 @@ WRONG_RESULTS = {
     "all mass from one point of the reference": lambda plan, *rest: (np.outer(np.eye(4)[0], plan.sum(axis=0)), *rest),
     "NaN": lambda plan, *rest: (np.where(plan > 0.1, np.nan, plan), *rest),
     "all zero": lambda plan, *rest: (0 * plan, *rest),
+    "negative entries": lambda plan, *rest: (plan + np.pad([[1, -1], [-1, 1]], ((0, 2), (0, 4))), *rest),
     "infeasible": lambda *result: (*result[:-1], 0),
     "unbounded": lambda *result: (*result[:-1], 2),
     "not finished": lambda *result: (*result[:-1], 3),
@@ -393,6 +394,57 @@ def test_a_wrong_exact_plan_is_replaced_by_an_entropic_one_and_the_row_says_so(t
     assert result.failures == {}
     np.testing.assert_array_equal(result.phi, [exact.phi[0], entropic.phi[1], exact.phi[2]])
     np.testing.assert_array_equal(result.regularization, [np.nan, entropic.regularization[1], np.nan])
+
+
+NOT_OPTIMAL = {
+    "another plan": lambda plan, *rest: (np.outer(plan.sum(axis=1), plan.sum(axis=0)), *rest),
+    "a dual that exceeds the costs": lambda plan, cost, u, v, code: (plan, cost, u + 1e-3 * np.eye(len(u))[0], v, code),
+    "a dual that is not tight": lambda plan, cost, u, v, code: (plan, cost, u - 4e-3 * np.eye(len(u))[0], v, code),
+    "a dual of NaN": lambda plan, cost, u, v, code: (plan, cost, u * np.nan, v, code),
+}
+"""With the right marginals, and said to be optimal."""
+
+
+@pytest.mark.parametrize("change", NOT_OPTIMAL.values(), ids=NOT_OPTIMAL)
+def test_an_exact_plan_that_its_dual_does_not_prove_optimal_is_replaced(three_graphs, monkeypatch, change):
+    points, reference = three_graphs
+    exact = embed_points(points, reference)
+    entropic = embed_points(points, reference, solver="sinkhorn")
+    spoil(monkeypatch, change)
+    result = embed_points(points, reference, certified_every=1)
+    assert result.entropic.tolist() == [False, True, False]
+    assert result.failures == {}
+    np.testing.assert_array_equal(result.phi, [exact.phi[0], entropic.phi[1], exact.phi[2]])
+
+
+def test_of_every_so_many_plans_one_is_proven_optimal(three_graphs, monkeypatch):
+    points, reference = three_graphs
+    for size in (5, 6, 7):
+        spoil(monkeypatch, NOT_OPTIMAL["another plan"], n_points=size)
+    assert embed_points(points, reference, certified_every=2).entropic.tolist() == [True, False, True]
+    assert embed_points(points, reference).entropic.tolist() == [True, False, False]
+
+
+def test_a_plan_that_is_not_optimal_is_refused_with_the_number(three_graphs, monkeypatch):
+    points, reference = three_graphs
+    spoil(monkeypatch, NOT_OPTIMAL["a dual that is not tight"], n_points=5)
+    costs = cdist(reference, points.points[:5], "sqeuclidean")
+    with pytest.raises(
+        PlanError, match=r"the plan may cost 1\.0e-03 of the largest cost more than the optimum; 1e-09 is"
+    ):
+        exact_plan(uniform(4), uniform(5), costs * 2.0 ** -math.frexp(costs.max())[1])
+
+
+@settings(deadline=None, max_examples=100)
+@given(st.lists(st.integers(0, 2), min_size=1, max_size=6), st.lists(st.integers(0, 2), min_size=1, max_size=6))
+def test_the_dual_keeps_to_the_costs_also_at_points_without_weight(reference_counts, counts):
+    assume(sum(reference_counts) and sum(counts))
+    a, b = np.array(reference_counts) / sum(reference_counts), np.array(counts) / sum(counts)
+    rng = np.random.default_rng(0)
+    costs = cdist(rng.standard_normal((len(a), 2)), rng.standard_normal((len(b), 2)), "sqeuclidean")
+    plan, reference_dual, dual = exact_plan(a, b, costs)
+    assert (costs - reference_dual[:, None] - dual).min() >= -1e-12
+    assert a @ reference_dual + b @ dual == pytest.approx((plan * costs).sum(), abs=1e-12)
 
 
 def test_an_entropic_plan_that_does_not_converge_is_replaced_by_an_exact_one(three_graphs, monkeypatch):

@@ -13,7 +13,7 @@ from wegl_dask.features import FeatureBlock, NodeFeatures
 from wegl_dask.graphs import GraphBatch, GraphSchema
 from wegl_dask.points import NodeEmbedding, PointEmbedding
 from wegl_dask.projection import Projection
-from wegl_dask.transport import Embeddings, Solver, canonical_points, embed_points
+from wegl_dask.transport import CERTIFIED_EVERY, Embeddings, Solver, canonical_points, embed_points
 from wegl_dask.version import NUMERICS_VERSION, __version__
 
 FloatMatrix = npt.NDArray[np.float64]
@@ -117,13 +117,15 @@ class Model:
         """Number d of coordinates of a point."""
         return int(self.reference.shape[1])
 
-    def embed(self, batch: GraphBatch) -> Iterator[Embeddings]:
+    def embed(self, batch: GraphBatch, *, certified_every: int = CERTIFIED_EVERY) -> Iterator[Embeddings]:
         """Embed the graphs of a batch, a run of consecutive graphs at a time so that memory stays flat.
 
         Parameters
         ----------
         batch : GraphBatch
             Valid, with canonical edges, without virtual nodes.
+        certified_every : int
+            See `wegl_dask.transport.embed_points`.
 
         Yields
         ------
@@ -148,6 +150,7 @@ class Model:
                     solver=self.solver,
                     regularization=self.regularization,
                     auto_size=self.auto_size,
+                    certified_every=certified_every,
                 )
 
     def to_files(self, origin: Origin) -> tuple[dict[str, Any], dict[str, FloatMatrix]]:
