@@ -99,7 +99,11 @@ def neighbours(
 
 
 def similar(
-    run: str | os.PathLike[str], threshold: float, *, storage_options: Mapping[str, Any] | None = None
+    run: str | os.PathLike[str],
+    threshold: float,
+    *,
+    exact: bool = False,
+    storage_options: Mapping[str, Any] | None = None,
 ) -> Iterator[pa.Table]:
     """List the near duplicates of a run: all pairs of graphs whose embeddings are no farther apart than a threshold.
 
@@ -111,6 +115,9 @@ def similar(
         A finished run: a path or any fsspec URL.
     threshold : float
         In the units of the points; 0 lists the graphs of equal embeddings.
+    exact : bool, default False
+        Compute the exact W_2 of every pair that is listed. It tells graphs of equal points, W_2 = 0, from those that
+        merely have equal embeddings.
     storage_options : mapping, optional
         Arguments for the file system.
 
@@ -118,12 +125,12 @@ def similar(
     ------
     pyarrow.Table
         A row a pair: ``first_row``, ``second_row`` (numbers of rows, the first below the second), ``first_id``,
-        ``second_id``, ``distance`` (|phi_i - phi_j|), ``bound`` (W_2 is no more).
+        ``second_id``, ``distance`` (|phi_i - phi_j|), ``bound`` (W_2 is no more), ``wasserstein`` (with `exact`).
 
     Raises
     ------
     WeglError
-        If there is no such run, or the threshold is negative.
+        If there is no such run, the threshold is negative, or `exact` is asked for and the run has not kept its graphs.
     """
     if not threshold >= 0:
         raise WeglError(f"the threshold is {threshold}; distances are 0 or more")
@@ -132,16 +139,15 @@ def similar(
     vectors = _gathered(rows, spread)
     ids = pa.concat_tables([table for _, table in rows.tables(("graph_id",))]).column(0)
     for first, second, distance in close_pairs(vectors, threshold):
-        yield pa.table(
-            {
-                "first_row": first,
-                "second_row": second,
-                "first_id": ids.take(pa.array(first)),
-                "second_id": ids.take(pa.array(second)),
-                "distance": distance,
-                "bound": spread.bound(first, second, distance),
-            }
-        )
+        pairs = {
+            "first_row": first,
+            "second_row": second,
+            "first_id": ids.take(pa.array(first)),
+            "second_id": ids.take(pa.array(second)),
+            "distance": distance,
+            "bound": spread.bound(first, second, distance),
+        }
+        yield pa.table(pairs | ({"wasserstein": _wasserstein(rows, first, second)} if exact else {}))
 
 
 class _Spread:
@@ -210,19 +216,24 @@ def _ranked_exactly(rows: RunRows, own: IntArray, found: _Found, k: int) -> _Fou
     if not found.rows.size:
         return _Found(found.rows, found.distances, found.distances)
     wasserstein = np.full(found.rows.shape, np.inf)
-    needed = np.unique(np.concatenate([own, found.rows[found.rows >= 0]]))
-    points = rows.points(needed)
-    graphs = [points.slice(i, i + 1) for i in range(len(needed))]
-    query_place, place = np.searchsorted(needed, own), np.searchsorted(needed, found.rows)
-    for query, candidate in np.argwhere(found.rows >= 0).tolist():
-        one, two = graphs[query_place[query]], graphs[place[query, candidate]]
-        wasserstein[query, candidate] = wasserstein_distance(one.points, one.weights, two.points, two.weights)
+    query, rank = np.nonzero(found.rows >= 0)
+    wasserstein[query, rank] = _wasserstein(rows, own[query], found.rows[query, rank])
     order = np.lexsort((found.rows, found.distances, wasserstein), axis=-1)[:, :k]
     return _Found(
         np.take_along_axis(found.rows, order, axis=1),
         np.take_along_axis(found.distances, order, axis=1),
         np.take_along_axis(wasserstein, order, axis=1),
     )
+
+
+def _wasserstein(rows: RunRows, first: IntArray, second: IntArray) -> FloatMatrix:
+    """Compute the exact W_2 of pairs of rows, (n_pairs,)."""
+    needed, place = np.unique(np.concatenate([first, second]), return_inverse=True)
+    points = rows.points(needed)
+    graphs = [points.slice(i, i + 1) for i in range(len(needed))]
+    pairs = ((graphs[i], graphs[j]) for i, j in place.reshape(2, -1).T.tolist())
+    distances = (wasserstein_distance(one.points, one.weights, two.points, two.weights) for one, two in pairs)
+    return np.fromiter(distances, dtype=np.float64, count=len(first))
 
 
 def _table(rows: RunRows, spread: _Spread, own: IntArray | None, found: _Found, columns: Sequence[str]) -> pa.Table:

@@ -67,15 +67,17 @@ def neighbours(out: str, graph_ids: tuple[str, ...], *, every: bool, output: str
     required=True,
     help="Largest distance of embeddings; 0 for equal ones alone.",
 )
-def similar(out: str, threshold: float) -> None:
+@click.option("--exact", is_flag=True, help="Compute the exact Wasserstein distance of every pair that is listed.")
+def similar(out: str, threshold: float, *, exact: bool) -> None:
     """List the pairs of graphs in OUT whose embeddings are no farther apart than a threshold, as tab-separated text.
 
-    distance is that of the embeddings; the 2-Wasserstein distance of the graphs is no more than bound.
+    distance is that of the embeddings. The 2-Wasserstein distance of the graphs is no more than bound; with --exact it
+    is a column of its own.
     """
     from wegl_dask.nearest import similar as find_similar  # noqa: PLC0415
 
     count = 0
-    for found in find_similar(out, threshold):
+    for found in find_similar(out, threshold, exact=exact):
         _print_table(found, header=not count)
         count += found.num_rows
     click.echo(f"{count:,} pairs", err=True)
