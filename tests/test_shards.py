@@ -228,6 +228,19 @@ def test_only_the_row_groups_of_the_range_are_read(tmp_path):
         read_shard(file)
 
 
+def test_a_shard_says_which_values_its_categories_stand_for(two_graphs, tmp_path):
+    file, numbering = tmp_path / "a.parquet", {"vocabularies": {"node": [["C", 7]], "edge": []}}
+    write_shard(file, two_graphs, rows_of(2), CLASSES, numbering)
+    assert summarize_shard(file).numbering == numbering
+    write_shard(file, two_graphs, rows_of(2), CLASSES)
+    assert summarize_shard(file).numbering == {}
+    for text, reason in (("{", "is not JSON"), ('{"a": 1}', "its keys are vocabularies"), ("[]", "its keys are")):
+        table = pq.read_table(file)
+        pq.write_table(table.replace_schema_metadata({**table.schema.metadata, b"numbering": text.encode()}), file)
+        with pytest.raises(SourceError, match=f"a.parquet: the schema metadata entry numbering .*{reason}"):
+            summarize_shard(file)
+
+
 def test_the_summary_tells_what_is_in_the_file(two_graphs, tmp_path):
     rows = rows_of(2, mass=[1.5, 2.5]).set_column(4, "split", pa.array([None, "test"]))
     write_shard(tmp_path / "a.parquet", two_graphs, rows, CLASSES)

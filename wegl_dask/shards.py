@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import IO, Any, TypeAlias
@@ -25,7 +25,7 @@ from wegl_dask.graphs import (
     in_single_precision,
     offsets_from_counts,
 )
-from wegl_dask.sources.base import REJECTED_SCHEMA, LabelSchema, SourceShard
+from wegl_dask.sources.base import NUMBERING_KEYS, REJECTED_SCHEMA, LabelSchema, SourceShard
 
 ShardFile: TypeAlias = str | os.PathLike[str] | IO[bytes]
 """A local path, an fsspec URL, or an open binary file that can seek."""
@@ -90,6 +90,8 @@ class ShardSummary:
         Rows of each row group of the file.
     has_split : bool
         Some graph names its split.
+    numbering : dict
+        Which values of the source the categories stand for, see `wegl_dask.sources.base.SourcePlan.numbering`.
     """
 
     schema: GraphSchema
@@ -98,6 +100,7 @@ class ShardSummary:
     node_counts: IntArray
     row_group_rows: tuple[int, ...]
     has_split: bool
+    numbering: dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -154,7 +157,9 @@ def ingest_shard(source_shard: SourceShard, *, max_nodes: int | None, directed: 
     return IngestedShard(graphs, rows, rejected, repairs)
 
 
-def shard_table(graphs: GraphBatch, rows: pa.Table, labels: LabelSchema) -> pa.Table:
+def shard_table(
+    graphs: GraphBatch, rows: pa.Table, labels: LabelSchema, numbering: Mapping[str, Any] | None = None
+) -> pa.Table:
     """Lay out graphs, ids and labels as the table that a graph shard holds.
 
     Parameters
@@ -165,6 +170,8 @@ def shard_table(graphs: GraphBatch, rows: pa.Table, labels: LabelSchema) -> pa.T
         One row a graph: `ROW_COLUMNS`, then extra columns.
     labels : LabelSchema
         What the column ``label`` of `rows` means.
+    numbering : mapping, optional
+        Which values of the source the categories stand for, as JSON values.
 
     Returns
     -------
@@ -204,12 +211,18 @@ def shard_table(graphs: GraphBatch, rows: pa.Table, labels: LabelSchema) -> pa.T
         "edge_attributes": _lists(edges, graphs.edge_attributes, np.float32),
         **{name: rows.column(name) for name in extra},
     }
-    return pa.table(columns).replace_schema_metadata(_metadata(schema, labels))
+    return pa.table(columns).replace_schema_metadata(_metadata(schema, labels, numbering or {}))
 
 
-def write_shard(file: ShardFile, graphs: GraphBatch, rows: pa.Table, labels: LabelSchema) -> None:
+def write_shard(
+    file: ShardFile,
+    graphs: GraphBatch,
+    rows: pa.Table,
+    labels: LabelSchema,
+    numbering: Mapping[str, Any] | None = None,
+) -> None:
     """Write a graph shard; equal input gives equal bytes. See `shard_table` for parameters and errors."""
-    table = shard_table(graphs, rows, labels)
+    table = shard_table(graphs, rows, labels, numbering)
     with _opened(file, "wb") as target:
         pq.write_table(
             table,
@@ -248,6 +261,7 @@ def summarize_shard(file: ShardFile) -> ShardSummary:
             node_counts=_node_counts(table, name),
             row_group_rows=_row_group_rows(parquet),
             has_split=table.column("split").null_count < table.num_rows,
+            numbering=_numbering(parquet.schema_arrow, name),
         )
 
 
@@ -265,7 +279,7 @@ def _category_dtype(counts: tuple[int, ...]) -> type[np.integer[Any]]:
     return np.int16 if max(counts, default=0) <= np.iinfo(np.int16).max + 1 else np.int32
 
 
-def _metadata(schema: GraphSchema, labels: LabelSchema) -> dict[str, str]:
+def _metadata(schema: GraphSchema, labels: LabelSchema, numbering: Mapping[str, Any]) -> dict[str, str]:
     values = {
         "node_category_counts": schema.node_category_counts,
         "edge_category_counts": schema.edge_category_counts,
@@ -274,6 +288,7 @@ def _metadata(schema: GraphSchema, labels: LabelSchema) -> dict[str, str]:
         "label_kind": labels.kind,
         "class_names": labels.class_names,
         "task_names": labels.task_names,
+        **({"numbering": dict(numbering)} if numbering else {}),
     }
     return {key: json.dumps(value, ensure_ascii=False) for key, value in values.items()}
 
@@ -304,6 +319,21 @@ def _check_schema(found: pa.Schema, name: str) -> tuple[GraphSchema, LabelSchema
             f"{name}: the schema metadata entry {problem['loc'][0]} is {problem['input']!r}: {problem['msg']}"
         ) from error
     return schema, labels, {field.name: field.type for field in found if field.name not in needed}
+
+
+def _numbering(found: pa.Schema, name: str) -> dict[str, Any]:
+    """Read which values the categories stand for; a shard whose categories are numbers does not say."""
+    text = (found.metadata or {}).get(b"numbering", b"{}")
+    try:
+        numbering = json.loads(text)
+        unknown = set(numbering) - set(NUMBERING_KEYS)
+    except (ValueError, TypeError):
+        raise SourceError(f"{name}: the schema metadata entry numbering is not JSON: {text!r}") from None
+    if unknown or not isinstance(numbering, dict):
+        raise SourceError(
+            f"{name}: the schema metadata entry numbering is {text!r}; its keys are {', '.join(NUMBERING_KEYS)}"
+        )
+    return numbering
 
 
 def _typed(table: pa.Table, schema: GraphSchema, labels: LabelSchema, extra: dict[str, pa.DataType]) -> pa.Table:

@@ -127,7 +127,7 @@ def ingest_unit(
             if fail:
                 _refuse_rejects(shard.rejected)
             buffer = io.BytesIO()
-            write_shard(buffer, shard.graphs, shard.rows, plan.labels)
+            write_shard(buffer, shard.graphs, shard.rows, plan.labels, plan.numbering)
             part.write("graphs", buffer.getvalue(), rows=shard.graphs.n_graphs)
             if shard.rejected.num_rows:
                 part.write("rejected", _parquet_bytes(shard.rejected), rows=shard.rejected.num_rows)

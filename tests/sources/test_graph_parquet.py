@@ -209,6 +209,17 @@ def test_files_of_different_class_names_are_refused_with_both_names(two_parts, r
         read_source(table(two_parts))
 
 
+def test_the_numbering_of_categories_is_handed_on_and_is_one_for_all_files(two_parts, read_source):
+    numbering = {"node_label_minima": [3], "edge_label_minima": []}
+    for part, n_nodes in enumerate(([2, 3], [4])):
+        graphs = batch_of(n_nodes), rows_of(len(n_nodes))
+        write_shard(two_parts / f"part-{part:05d}.parquet", *graphs, CLASSES, numbering)
+    assert read_source(table(two_parts)).plan.numbering == numbering
+    write_shard(two_parts / "part-00001.parquet", batch_of([4]), rows_of(1), CLASSES)
+    with pytest.raises(SourceError, match=r"differ in their vocabularies: .*node_label_minima.* and \{\}"):
+        read_source(table(two_parts))
+
+
 def test_files_of_different_extra_columns_are_refused_with_both_names(two_parts, read_source):
     write_shard(two_parts / "part-00001.parquet", batch_of([1]), rows_of(1, mass=[1.0]), CLASSES)
     with pytest.raises(SourceError, match=r'differ in their extra columns: \{\} and \{"mass": "double"\}'):

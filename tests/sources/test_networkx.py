@@ -66,7 +66,9 @@ def folder(tmp_path):
 def test_files_of_all_formats_are_read_in_the_order_of_their_names(folder, read_source):
     found = read_source(table(folder, label="toxic", node_labels=["atom"], edge_attributes=["length"]))
     assert found.plan.schema == GraphSchema((4,), (), 0, 1)
-    assert found.plan.details["vocabularies"] == {"node": [[6, "C", "N", "O"]], "edge": []}
+    names = {"node_labels": ["atom"], "node_attributes": [], "edge_labels": [], "edge_attributes": ["length"]}
+    vocabularies = {"node": [[6, "C", "N", "O"]], "edge": []}
+    assert found.plan.numbering == {"vocabularies": vocabularies, "attribute_names": names}
     assert found.plan.labels == LabelSchema("class", class_names=("0", "1"))
     assert found.rows == {
         "graph_id": ["a", "b", "c"],

@@ -6,12 +6,13 @@ like; `Source.plan` puts the scans together and numbers the shards. Then `Source
 """
 
 import hashlib
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal, Protocol
 
 import pyarrow as pa
 
+from wegl_dask.errors import SourceError
 from wegl_dask.graphs import GraphBatch, GraphSchema
 
 LabelKind = Literal["none", "class", "target", "tasks"]
@@ -110,6 +111,46 @@ class SourcePlan:
         """Which of the source's own values each category stands for, as JSON values; empty where they are numbers."""
         return {key: self.details[key] for key in NUMBERING_KEYS if key in self.details}
 
+    def numbered_as(self, schema: GraphSchema, numbering: Mapping[str, Any]) -> "SourcePlan":
+        """Read the categories as another collection numbers them, with its vocabularies.
+
+        Parameters
+        ----------
+        schema : GraphSchema
+            Of the other collection.
+        numbering : mapping
+            Its `numbering`.
+
+        Raises
+        ------
+        SourceError
+            If the graphs have other features, or it cannot be told which category is which.
+        """
+        own, other = _widths(self.schema), _widths(schema)
+        if own != other:
+            raise SourceError(
+                f"the graphs of the source have {own}; the model was fitted to graphs with {other}: read the same features"
+            )
+        if not schema.node_category_counts and not schema.edge_category_counts:
+            return self
+        if set(self.numbering) != set(numbering):
+            raise SourceError(
+                f"the source {_describe(self.numbering)}, and what the model was fitted to {_describe(numbering)}: it cannot "
+                "be told which category is which. Read the graphs from the kind of source that the model is of"
+            )
+        names = "attribute_names"
+        if self.numbering.get(names) != numbering.get(names):
+            raise SourceError(
+                f"the source reads the attributes {self.numbering[names]}, and the model was fitted to {numbering[names]}: "
+                "name the same"
+            )
+        if "schema_of_files" in self.details and self.numbering != numbering:
+            raise SourceError(
+                f"the graph shards have the vocabularies {self.numbering}, and the model was fitted to {dict(numbering)}: read "
+                "the graphs from where the shards were made of"
+            )
+        return replace(self, schema=schema, details={**self.details, **numbering})
+
     def to_json(self) -> dict[str, Any]:
         """Render as JSON values; `from_json` reads them back."""
         return asdict(self)
@@ -192,3 +233,17 @@ def fingerprint(*parts: bytes | str) -> str:
     for part in parts:
         digest.update(part.encode() if isinstance(part, str) else part)
     return digest.hexdigest()
+
+
+def _widths(schema: GraphSchema) -> str:
+    node, edge = len(schema.node_category_counts), len(schema.edge_category_counts)
+    return (
+        f"{node} categories and {schema.node_attribute_width} attributes a node, {edge} and "
+        f"{schema.edge_attribute_width} an edge"
+    )
+
+
+def _describe(numbering: Mapping[str, Any]) -> str:
+    return (
+        f"numbers categories by its own {', '.join(sorted(numbering))}" if numbering else "has numbers for categories"
+    )

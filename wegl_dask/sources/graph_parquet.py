@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import count, pairwise
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from wegl_dask.errors import SourceError
-from wegl_dask.graphs import IntArray, offsets_from_counts
+from wegl_dask.graphs import GraphSchema, IntArray, offsets_from_counts
 from wegl_dask.shards import read_shard, summarize_shard
 from wegl_dask.sources._cuts import cut_by_nodes
 from wegl_dask.sources._hashes import hash_file
@@ -67,6 +67,7 @@ class GraphParquetSource:
             "hash": hash_file(piece),
             "units": _cut_row_groups(summary.node_counts, summary.row_group_rows, nodes_per_shard),
             "content": SourcePlan(summary.schema, summary.labels, extra_columns, ()).to_json(),
+            "numbering": summary.numbering,
             "has_split": summary.has_split,
         }
 
@@ -101,7 +102,12 @@ class GraphParquetSource:
             for cuts in scan["units"]
         )
         return SourcePlan(
-            content.schema, labels, content.extra_columns, units, has_split=any(scan["has_split"] for scan in scans)
+            content.schema,
+            labels,
+            content.extra_columns,
+            units,
+            has_split=any(scan["has_split"] for scan in scans),
+            details={"schema_of_files": first["content"]["schema"], **first["numbering"]},
         )
 
     def read(self, plan: SourcePlan, unit: Unit) -> Iterator[SourceShard]:
@@ -114,7 +120,7 @@ class GraphParquetSource:
         """
         start, stop = unit.cuts[0].where["start"], unit.cuts[-1].where["stop"]
         stored = read_shard(_shard_file(unit.piece), (start, stop))
-        if stored.graphs.schema != plan.schema:
+        if not _is(stored.graphs.schema, plan.details["schema_of_files"]):
             raise SourceError(
                 f"{unit.piece} has other features than when it was scanned: it was changed; restore it or start the "
                 "job afresh with --overwrite"
@@ -127,7 +133,7 @@ class GraphParquetSource:
             first, last = cut.where["start"] - start, cut.where["stop"] - start
             yield SourceShard(
                 cut.shard,
-                stored.graphs.slice(first, last),
+                replace(stored.graphs.slice(first, last), schema=plan.schema),
                 rows.slice(first, last - first),
                 REJECTED_SCHEMA.empty_table(),
             )
@@ -160,9 +166,22 @@ def _alias(file: str, name: str, found: pa.DataType) -> str:
     )
 
 
+def _is(schema: GraphSchema, values: dict[str, Any]) -> bool:
+    """Whether a schema is the one that was noted, as JSON values."""
+    return json.dumps(asdict(schema)) == json.dumps(values)
+
+
 def _check_alike(first: dict[str, Any], other: dict[str, Any]) -> None:
-    for part, words in (("schema", "features"), ("labels", "labels"), ("extra_columns", "extra columns")):
-        one, two = (json.dumps(scan["content"][part], ensure_ascii=False) for scan in (first, other))
+    for part, words in (
+        ("schema", "features"),
+        ("labels", "labels"),
+        ("extra_columns", "extra columns"),
+        ("numbering", "vocabularies"),
+    ):
+        one, two = (
+            json.dumps({**scan["content"], "numbering": scan["numbering"]}[part], ensure_ascii=False)
+            for scan in (first, other)
+        )
         if one != two:
             raise SourceError(
                 f"{first['file']} and {other['file']} differ in their {words}: {one} and {two}; "

@@ -3,7 +3,7 @@
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
 from pathlib import PurePosixPath
 from typing import Any
@@ -133,13 +133,16 @@ class NetworkxSource:
             {},
             (),
             has_split=n_splits > 0,
-            details={"vocabularies": vocabularies.to_json(), "classes": list(classes)},
+            details={
+                "vocabularies": vocabularies.to_json(),
+                "attribute_names": {name: list(values) for name, values in asdict(self._names).items()},
+                "classes": list(classes),
+            },
         )
-        whole = json.dumps(plan.to_json())
         units = tuple(
             Unit(
                 cut["where"]["folder"],
-                (Cut(shard, cut["n_rows"], cut["where"], fingerprint(cut["hash"], json.dumps(cut["where"]), whole)),),
+                (Cut(shard, cut["n_rows"], cut["where"], fingerprint(cut["hash"], json.dumps(cut["where"]))),),
             )
             for shard, cut in enumerate(cut for scan in scans for cut in scan["cuts"])
         )

@@ -1,6 +1,5 @@
 """Graphs of torch_geometric as input: files that torch.save wrote."""
 
-import json
 import pickle
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -104,7 +103,6 @@ class PygSource:
         schema = _decide_schema([tally for scan in scans for tally in scan["features"]])
         labels, classes = decide_labels([scan["labels"] for scan in scans], self.task, f"labels y of {self.table.path}")
         plan = SourcePlan(schema, labels, {}, (), details={"classes": list(classes)})
-        whole = json.dumps(plan.to_json())
         shards = count()
         units = tuple(
             Unit(
@@ -114,7 +112,7 @@ class PygSource:
                         next(shards),
                         stop - start,
                         {"start": start, "stop": stop},
-                        fingerprint(scan["hash"], f"{start}:{stop}", whole),
+                        fingerprint(scan["hash"], f"{start}:{stop}"),
                     )
                     for start, stop in pairwise(scan["boundaries"])
                 ),
