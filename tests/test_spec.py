@@ -143,13 +143,6 @@ def test_text_that_is_not_utf8_is_refused_with_its_byte(tmp_path):
             "unknown key diffusion.qqq; there are diffusion.layers, diffusion.pooling",
         ),
         (
-            job(top={"qqq": 1}),
-            (
-                "unknown key qqq; there are name, seed, task, cluster, diffusion, edges, model, nodes, output, projection, "
-                "reference, source, source.lookup, transport"
-            ),
-        ),
-        (
             job("smiles", source={"root": "x"}),
             'source.root is a key of source.kind "tud" and "ogb", and not of "smiles"',
         ),
@@ -165,6 +158,12 @@ def test_text_that_is_not_utf8_is_refused_with_its_byte(tmp_path):
 )
 def test_an_unknown_key_comes_with_the_nearest_known_one(values, message):
     assert refusal(values) == message
+
+
+def test_without_a_near_one_all_keys_and_tables_are_named():
+    there = refusal(job(top={"qqq": 1})).removeprefix("unknown key qqq; there are ").split(", ")
+    keys = documented_keys()
+    assert set(there) == {key.key for key in keys if not key.table} | {key.table for key in keys if key.table}
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,8 @@ import click
 from wegl_dask.job_keys import REQUIRED, DocumentedKey
 from wegl_dask.spec import documented_keys
 
+_INDENT = " " * 6
+
 
 class KeysCommand(click.Command):
     """A command whose help ends with the keys of the job file, table by table."""
@@ -27,8 +29,9 @@ class KeysCommand(click.Command):
 def _entry(key: DocumentedKey, width: int) -> str:
     """Lay one key out: what it holds on its first line, what it means below."""
     default = key.default if key.default == REQUIRED else f"default: {key.default}"
-    head = textwrap.fill(
-        f"{key.leaf} = {key.kind}  ({default})", width, initial_indent="  ", subsequent_indent="      "
-    )
-    meaning = textwrap.fill(key.meaning, width, initial_indent="      ", subsequent_indent="      ")
-    return f"{head}\n{meaning}\n"
+    head = _filled(f"{key.leaf} = {key.kind}  ({default})", width, first="  ")
+    return f"{head}\n{_filled(key.meaning, width, first=_INDENT)}\n"
+
+
+def _filled(text: str, width: int, *, first: str) -> str:
+    return textwrap.fill(text, width, initial_indent=first, subsequent_indent=_INDENT, break_on_hyphens=False)
