@@ -303,6 +303,14 @@ def test_a_whole_run_is_verified(call, quickstart, deep):
     assert result.stdout.endswith("every part is there and as it was written\n")
 
 
+def test_a_deep_check_without_graphs_says_that_embeddings_were_not_computed_anew(call, quickstart, tmp_path):
+    copy = shutil.copytree(quickstart.folder / "runs/quickstart", tmp_path / "copy")
+    shutil.rmtree(copy / "graphs")
+    result = call("verify", "copy", "--deep")
+    assert result.exit_code == 0
+    assert result.stdout.splitlines()[0] == "graphs/ was not kept: the embeddings were not computed anew"
+
+
 def test_verify_names_what_is_wrong_and_fails(call, quickstart, tmp_path):
     copy = shutil.copytree(quickstart.folder / "runs/quickstart", tmp_path / "copy")
     part = copy / "data/part-00003.parquet"

@@ -185,6 +185,14 @@ class EmbeddingFormat:
                 rows += table.num_rows
         return rows
 
+    def vectors(self, table: pa.Table) -> npt.NDArray[np.floating]:
+        """Look at the vectors in rows of a part as an array of the type they are stored in: (n_rows, N * d)."""
+        if self.layout == "wide":
+            return np.column_stack([table.column(name).to_numpy() for name in self.vector_columns])
+        flat = table.column(VECTOR_COLUMN).combine_chunks().flatten().to_numpy()
+        vectors: npt.NDArray[np.floating] = flat.reshape(table.num_rows, self.width)
+        return vectors
+
     def _vector_fields(self) -> list[pa.Field]:
         entry = pa.from_numpy_dtype(np.dtype(self.dtype))
         if self.layout == "wide":

@@ -17,7 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from wegl_dask.embeddings import VECTOR_COLUMN, EmbeddingFormat
+from wegl_dask.embeddings import EmbeddingFormat
 from wegl_dask.errors import WeglError
 from wegl_dask.folders import Folder
 from wegl_dask.graphs import IntArray, offsets_from_counts
@@ -180,7 +180,7 @@ class RunRows:
     def blocks(self, columns: Sequence[str] = ()) -> Iterator[Block]:
         """Read all rows, a row group at a time; the next parts are read while one is in use."""
         for start, table in self.tables((*columns, *self.form.vector_columns)):
-            yield Block(start, _vectors(table, self.form), table.select(list(columns)))
+            yield Block(start, self.form.vectors(table), table.select(list(columns)))
 
     def values(self, rows: IntArray, columns: Sequence[str]) -> pa.Table:
         """Read columns of rows by number, in the order given; only the row groups that hold them are read."""
@@ -194,7 +194,7 @@ class RunRows:
         chosen, place = np.unique(rows, return_inverse=True)
         vectors = [np.empty((0, self.form.width), dtype=self.form.dtype)]
         for table, here in self._groups_of(chosen, self.form.vector_columns):
-            vectors.append(_vectors(table, self.form)[here])
+            vectors.append(self.form.vectors(table)[here])
         return np.concatenate(vectors)[place]
 
     def points(self, rows: IntArray) -> WeightedPoints:
@@ -241,15 +241,6 @@ class RunRows:
             graphs = np.array([place[key] for key in _origins(self.values(rows, ORIGIN))], dtype=np.int64)
         points, offsets = self.model.points.evaluate(shard.graphs.take(graphs))
         return canonical_points(points, offsets, self.model.rounding_step)
-
-
-def _vectors(table: pa.Table, form: EmbeddingFormat) -> npt.NDArray[np.floating]:
-    """Look at the vectors of a table as an array of the type they are stored in."""
-    if form.layout == "wide":
-        return np.column_stack([table.column(name).to_numpy() for name in form.vector_columns])
-    flat = table.column(VECTOR_COLUMN).combine_chunks().flatten().to_numpy()
-    vectors: npt.NDArray[np.floating] = flat.reshape(table.num_rows, form.width)
-    return vectors
 
 
 def _origins(rows: pa.Table) -> Iterator[tuple[str, int]]:

@@ -1,5 +1,6 @@
 """Checking a run folder against its own records: nothing missing, nothing altered, nothing that does not belong."""
 
+import contextlib
 import hashlib
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
@@ -12,7 +13,10 @@ import pyarrow.parquet as pq
 from wegl_dask.embeddings import VECTOR_COLUMN, EmbeddingFormat
 from wegl_dask.errors import WeglError
 from wegl_dask.folders import TEMPORARY_PREFIX
+from wegl_dask.model_files import MODEL_JSON
+from wegl_dask.recomputed import differences
 from wegl_dask.records import PART_FOLDERS, PartFile, PartRecord, part_path
+from wegl_dask.saved_model import Model
 from wegl_dask.sources.base import REJECTED_SCHEMA, SourcePlan
 from wegl_dask.storage import MANIFEST_NAME, RunFolder
 
@@ -41,9 +45,10 @@ def verify_run(folder: RunFolder, *, deep: bool = False) -> list[Problem]:
     ----------
     folder : RunFolder
     deep : bool, default False
-        Look into the rows too: embeddings come in the order of the graph shard, with its ids, where the shards were
-        kept; no row of the input, (``source_file``, ``source_row``), occurs twice in data/ and rejected/; vectors are
-        finite.
+        Look into the rows too: no row of the input, (``source_file``, ``source_row``), occurs twice in data/ and
+        rejected/; vectors are finite. Where the graph shards were kept, embeddings come in their order, with their
+        ids, and are those that follow from the graphs and the model: all of them are computed anew, in this process,
+        and their plans proven optimal.
 
     Returns
     -------
@@ -73,15 +78,24 @@ def _problems(folder: RunFolder, *, deep: bool) -> Iterator[Problem]:
         # The shards are not kept: `output.keep_graphs = false` removes them at the end.
         recorded = {path: file for path, file in recorded.items() if file.folder != "graphs"}
     check = _PartCheck(folder, deep=deep)
+    model = None
+    if deep and folder.read_if_there(MODEL_JSON) is not None:
+        try:
+            model = Model.from_files(*folder.read_model())
+        except WeglError as error:
+            yield Problem(MODEL_JSON, str(error))
     for record in records:
         files = [file for file in record.files if file.path in recorded]
         for file in files:
             if listings[file.folder].get(file.name) is None:
                 yield Problem(file.path, "missing")
-        yield from check.files([file for file in files if listings[file.folder].get(file.name) is not None])
+        problems = [*check.files([file for file in files if listings[file.folder].get(file.name) is not None])]
         shard = part_path("graphs", record.index)
         if deep and record.stage == "embed" and shard in recorded:
-            yield from check.order(record, shard)
+            problems += check.order(record, shard)
+            if model is not None and not problems:
+                problems += check.values(record, model)
+        yield from problems
 
 
 def _check_manifest(folder: RunFolder, records: Sequence[PartRecord]) -> Iterator[Problem]:
@@ -173,6 +187,13 @@ class _PartCheck:
                 data,
                 f"its {len(found_rows)} rows are not the {len(expected_rows)} embedded graphs of {shard}, in order{where}",
             )
+
+    def values(self, record: PartRecord, model: Model) -> Iterator[Problem]:
+        """Compare the embeddings of a part with what follows from its graph shard and the model."""
+        # Damage of the shard is reported where the file is checked.
+        with contextlib.suppress(WeglError):
+            for what in differences(self._folder, model, record):
+                yield Problem(part_path("data", record.index), what)
 
     def _keys(self, path: str) -> pa.Table:
         with self._folder.parquet(path) as file:

@@ -40,7 +40,10 @@ def status(out: str) -> None:
 @click.command(short_help="Check a finished run against its records.")
 @click.argument("out")
 @click.option(
-    "--deep", is_flag=True, help="Look into the rows too: their order, that none is there twice, that all is finite."
+    "--deep",
+    is_flag=True,
+    help="Look into the rows too: their order, that none is there twice, and that every embedding is the one that is "
+    "computed anew from graphs/ and model/, with a plan that is proven optimal. Takes as long as the stage embed.",
 )
 def verify(out: str, *, deep: bool) -> None:
     """Check the finished run in the folder OUT: every part is there, whole, and as it was written.
@@ -56,5 +59,10 @@ def verify(out: str, *, deep: bool) -> None:
         click.echo(str(problem))
     if problems:
         count = f"{len(problems)} problems" if len(problems) > 1 else "a problem"
-        raise WeglError(f"{folder.location()} has {count}: run the job again, which makes anew what is not whole")
+        raise WeglError(
+            f"{folder.location()} has {count}: run the job again, which makes anew what is not whole; a part that is, and "
+            "has wrong rows, must be removed first"
+        )
+    if deep and not folder.listing("graphs"):
+        click.echo("graphs/ was not kept: the embeddings were not computed anew")
     click.echo(f"{folder.location()}: every part is there and as it was written")
