@@ -192,9 +192,15 @@ def residual(phi: FloatArray, transport_cost: FloatMatrix) -> FloatMatrix:
     >>> residual(np.array([[3.0, 4.0]]), np.array([34.0])).round(6)
     array([3.])
     """
-    length = np.maximum(_norm(phi) - stored_error(phi), 0.0)
-    squared = transport_cost * (1 + SUM_ERROR) - length**2 * (1 - SUM_ERROR)
-    return np.asarray(np.sqrt(np.maximum(squared, 0.0)), dtype=np.float64)
+    return residual_and_error(phi, transport_cost)[0]
+
+
+def residual_and_error(phi: FloatArray, transport_cost: FloatMatrix) -> tuple[FloatMatrix, FloatMatrix]:
+    """Compute `residual` and `stored_error` in one pass over the embeddings; parameters as of `residual`."""
+    length = _norm(phi)
+    error = _stored_error(length, phi)
+    squared = transport_cost * (1 + SUM_ERROR) - np.maximum(length - error, 0.0) ** 2 * (1 - SUM_ERROR)
+    return np.asarray(np.sqrt(np.maximum(squared, 0.0)), dtype=np.float64), error
 
 
 def wasserstein_bound(phi_i: FloatArray, phi_j: FloatArray, cost_i: FloatMatrix, cost_j: FloatMatrix) -> FloatMatrix:
@@ -217,8 +223,9 @@ def wasserstein_bound(phi_i: FloatArray, phi_j: FloatArray, cost_i: FloatMatrix,
     >>> wasserstein_bound(np.array([3.0]), np.array([0.0]), np.array(9.0 + 8.0), np.array(8.0)).round(6)
     np.float64(5.0)
     """
-    distance = embedding_distance(phi_i, phi_j) + stored_error(phi_i) + stored_error(phi_j)
-    return bound_from_residuals(distance, residual(phi_i, cost_i), residual(phi_j, cost_j))
+    residual_i, error_i = residual_and_error(phi_i, cost_i)
+    residual_j, error_j = residual_and_error(phi_j, cost_j)
+    return bound_from_residuals(embedding_distance(phi_i, phi_j) + error_i + error_j, residual_i, residual_j)
 
 
 def bound_from_residuals(distance: FloatMatrix, residual_i: FloatMatrix, residual_j: FloatMatrix) -> FloatMatrix:
@@ -346,11 +353,15 @@ def stored_error(phi: FloatArray) -> FloatMatrix:
     >>> round(float(stored_error(np.ones(4, dtype=np.float16))) / 2**-10, 2)
     1.0
     """
+    return _stored_error(_norm(phi), phi)
+
+
+def _stored_error(length: FloatMatrix, phi: FloatArray) -> FloatMatrix:
     kind = np.finfo(phi.dtype)
     eps, smallest_normal = float(kind.eps), float(kind.tiny)
     # Entries below the normal range are rounded to multiples of the least number, whatever their size.
     absolute = np.sqrt(phi.shape[-1]) * smallest_normal * eps / 2
-    error: FloatMatrix = _norm(phi) * (1 + eps) * eps / 2 + absolute
+    error: FloatMatrix = length * (1 + eps) * eps / 2 + absolute
     return error
 
 

@@ -13,7 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from wegl_dask.errors import WeglError
-from wegl_dask.geometry import bound_from_residuals, residual, stored_error, wasserstein_distance
+from wegl_dask.geometry import bound_from_residuals, residual_and_error, wasserstein_distance
 from wegl_dask.graphs import IntArray
 from wegl_dask.run_rows import RunRows
 from wegl_dask.vector_search import TRAINING_ROWS_PER_LIST, close_pairs, index_search, scan
@@ -162,8 +162,9 @@ class _Spread:
         """Read all vectors, a block at a time, with the number of the first."""
         for block in self._rows.blocks(("transport_cost",)):
             here = slice(block.start, block.start + len(block.vectors))
-            self._residual[here] = residual(block.vectors, block.rows.column(0).to_numpy())
-            self._stored_error[here] = stored_error(block.vectors)
+            self._residual[here], self._stored_error[here] = residual_and_error(
+                block.vectors, block.rows.column(0).to_numpy()
+            )
             yield block.start, block.vectors
 
     def bound(self, one: IntArray, two: IntArray, distance: FloatMatrix) -> FloatMatrix:

@@ -116,14 +116,15 @@ def close_pairs(vectors: FloatArray, threshold: float) -> Iterator[tuple[IntArra
         for at in range(start, end, BLOCK_ROWS):
             others = order[at : min(at + BLOCK_ROWS, end)]
             two = vectors[others].astype(np.float32, copy=False)
-            i, j = np.nonzero(_approximate(one, two) <= (limit + _error(one, two))[:, None])
+            squared, error = _approximate(one, two)
+            i, j = np.nonzero(squared <= (limit + error)[:, None])
             later = at + j > start + i
             i, j = i[later], j[later]
-            squared = _squared_distances(one, two, i, j)
-            close = squared <= limit
+            exact = _squared_distances(one, two, i, j)
+            close = exact <= limit
             pairs = np.sort(np.stack([some[i[close]], others[j[close]]], axis=1), axis=1)
             if len(pairs):
-                yield pairs[:, 0], pairs[:, 1], np.sqrt(squared[close])
+                yield pairs[:, 0], pairs[:, 1], np.sqrt(exact[close])
 
 
 def index_search(
@@ -193,7 +194,7 @@ def _promising(queries: FloatArray, block: FloatArray, worst: FloatMatrix, k: in
 
     `worst` is the k-th squared distance of each query so far.
     """
-    squared, error = _approximate(queries, block), _error(queries, block)
+    squared, error = _approximate(queries, block)
     limit = worst + error
     if len(block) > k and not np.isfinite(worst).all():
         # In the first block, the k-th of the block is the limit, or the one after it: a query may have to leave itself out.
@@ -202,21 +203,17 @@ def _promising(queries: FloatArray, block: FloatArray, worst: FloatMatrix, k: in
     return query, vector
 
 
-def _approximate(one: FloatArray, two: FloatArray) -> FloatArray:
-    """Squared distances by a matrix product in float32, (n_one, n_two); off by `_error` at most."""
-    product = one @ two.T
-    product *= -2
-    product += _squared_norms(one).astype(np.float32)[:, None]
-    product += _squared_norms(two).astype(np.float32)
-    return product
-
-
-def _error(one: FloatArray, two: FloatArray) -> FloatMatrix:
-    """Bound the error of `_approximate` for each row, (n_one,): the rounding of a sum of products of float32."""
+def _approximate(one: FloatArray, two: FloatArray) -> tuple[FloatArray, FloatMatrix]:
+    """Squared distances by a matrix product in float32, (n_one, n_two), and a bound on their error for each row."""
+    norms_one, norms_two = _squared_norms(one), _squared_norms(two)
+    squared = one @ two.T
+    squared *= -2
+    squared += norms_one.astype(np.float32)[:, None]
+    squared += norms_two.astype(np.float32)
+    # The error of a sum of n products is n roundings of the sum of their sizes; some more are of the sums above.
     rounding = (one.shape[1] + 8) * float(np.finfo(np.float32).eps) / 2
-    largest = np.sqrt(_squared_norms(two).max(initial=0.0))
-    error: FloatMatrix = rounding * (np.sqrt(_squared_norms(one)) + largest) ** 2
-    return error
+    error = rounding * (np.sqrt(norms_one) + np.sqrt(norms_two.max(initial=0.0))) ** 2
+    return squared, np.asarray(error, dtype=np.float64)
 
 
 def _squared_norms(vectors: FloatArray) -> FloatMatrix:
