@@ -270,6 +270,21 @@ def test_moments_are_taken_in_the_narrower_of_raw_and_encoded_space(molhiv_500):
     assert_same_moments(nodes.moments(batch, seen, scatter=True), Moments.of(nodes.evaluate(batch), scatter=True))
 
 
+@pytest.mark.parametrize("graph_entries", [1, 300, 5000])
+@pytest.mark.parametrize("pooling", POOLINGS)
+@pytest.mark.parametrize(("names", "layers"), [(("labels", "degrees"), 2), (("atom_embedding",), 2), (("labels",), 0)])
+def test_the_columns_of_a_large_graph_need_not_be_in_memory_together(
+    monkeypatch, molhiv_500, names, layers, pooling, graph_entries
+):
+    batch = molhiv_500.batch.slice(0, 6)
+    features = features_of(batch, names, embedding_width=8)
+    nodes = NodeEmbedding(features, "labels", virtual_node=True, layers=layers, pooling=pooling)
+    seen = seen_of(batch, features)
+    at_once = nodes.moments(batch, seen, scatter=True)
+    monkeypatch.setattr("wegl_dask.points.GRAPH_ENTRIES", graph_entries)
+    assert_same_moments(nodes.moments(batch, seen, scatter=True), at_once)
+
+
 @pytest.mark.parametrize("block_entries", [1, 7, 50, 1000, 20_000])
 @pytest.mark.parametrize("pooling", POOLINGS)
 @pytest.mark.parametrize("names", [("labels",), ("atom_embedding",)])

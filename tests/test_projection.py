@@ -245,7 +245,9 @@ def test_more_components_than_the_encoded_rank_are_refused():
 
 def test_vectors_that_are_all_alike_have_no_components():
     for fewer in (False, True):
-        with pytest.raises(ValueError, match="the node embeddings do not vary, so that there are no principal components"):
+        with pytest.raises(
+            ValueError, match="the node embeddings do not vary, so that there are no principal components"
+        ):
             fit(np.full((10, 3), 0.7), components=1, fewer=fewer)
 
 
@@ -279,3 +281,21 @@ def test_the_rounding_step_is_a_power_of_two_that_follows_the_scale():
     for scale in np.geomspace(1e-9, 1e9, 37):
         assert np.frexp(step(scale))[0] == 0.5
         assert 2.0**-29 < step(scale) / scale <= 2.0**-28
+
+
+@pytest.mark.parametrize("components", [2, 5])
+def test_of_many_columns_only_the_components_that_are_wanted_are_found(correlated, monkeypatch, components):
+    expected = fit(correlated, components=components)
+    monkeypatch.setattr("wegl_dask.projection.DENSE_WIDTH", 3)
+    found = fit(correlated, components=components)
+    np.testing.assert_allclose(found.components, expected.components, atol=1e-9)
+    np.testing.assert_allclose(found.variances, expected.variances, rtol=1e-9)
+    assert found.total_variance == pytest.approx(expected.total_variance, rel=1e-12)
+
+
+def test_directions_without_variance_are_counted_among_many_columns_too(correlated, monkeypatch):
+    monkeypatch.setattr("wegl_dask.projection.DENSE_WIDTH", 3)
+    flat = correlated[:, :4] @ np.random.default_rng(3).standard_normal((4, 12))
+    with pytest.raises(ValueError, match="vary in 4 directions only"):
+        fit(flat, components=7)
+    assert fit(flat, components=7, fewer=True).dimension == 4

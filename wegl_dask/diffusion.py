@@ -102,7 +102,12 @@ def pooled(
     -------
     float64, (n_nodes, n_features), or (n_nodes, (L + 1) * n_features) for "concat"
     """
-    current = features.toarray() if isinstance(features, sparse.csr_array) else np.asarray(features, dtype=np.float64)
+    current: npt.NDArray[np.float64]
+    if isinstance(features, sparse.csr_array):
+        current = features.toarray()
+    else:
+        # Without layers nothing else would make the result an array of its own.
+        current = np.array(features, dtype=np.float64, copy=None if layers else True)
     if pooling == "concat":
         width = current.shape[1]
         result = np.empty((current.shape[0], (layers + 1) * width))

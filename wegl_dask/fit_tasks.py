@@ -11,6 +11,7 @@ from itertools import pairwise
 import dask
 import numpy as np
 
+from wegl_dask.accumulation import MomentAccumulator
 from wegl_dask.errors import JobFileError
 from wegl_dask.fitting import draw_graphs, draw_points, projection_from_moments
 from wegl_dask.graphs import GraphBatch
@@ -91,10 +92,13 @@ def shard_moments(
 def merge_moments(folder: RunFolder, task: MergeTask) -> int:
     """Merge moments in the order given; two are in memory at a time."""
     with folder.recording("merge", task.index, task.input_fingerprint) as part:
-        merged = _read_moments(folder, task.paths[0])
+        first = _read_moments(folder, task.paths[0])
+        merged = MomentAccumulator(len(first.mean), scatter=first.has_scatter)
+        merged.add(first)
+        del first
         for path in task.paths[1:]:
-            merged = merged.merge(_read_moments(folder, path))
-        part.write_arrays("merge", _moments_arrays(merged))
+            merged.add(_read_moments(folder, path))
+        part.write_arrays("merge", _moments_arrays(merged.moments()))
     return 0
 
 

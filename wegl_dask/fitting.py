@@ -117,5 +117,6 @@ def draw_graphs(
 
 def point_blocks(embedding: PointEmbedding, graphs: GraphBatch) -> Iterator[tuple[FloatMatrix, IntArray]]:
     """Evaluate the points of a batch in blocks of bounded memory: points and offsets of each."""
-    for block in graphs.blocks(max(1, BLOCK_ENTRIES // embedding.nodes.width)):
+    # With principal components only those are diffused, however many columns the node embeddings have.
+    for block in graphs.blocks(max(1, BLOCK_ENTRIES // embedding.dimension)):
         yield embedding.evaluate(block)

@@ -1,6 +1,6 @@
 """From graphs to the points that are transported: features, diffusion, pooling, projection, as frozen objects."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy import sparse
 
+from wegl_dask.accumulation import MomentAccumulator
 from wegl_dask.diffusion import EdgeFeature, Pooling, pooled, propagation_operator
 from wegl_dask.features import NodeFeatures, build_features
 from wegl_dask.graphs import GraphBatch, GraphSchema, IntArray
@@ -16,7 +17,10 @@ from wegl_dask.projection import Moments, Projection
 FloatMatrix = npt.NDArray[np.float64]
 
 BLOCK_ENTRIES = 4_000_000
-"""Float64 entries a dense matrix of node rows may have at a time: 32 MB."""
+"""Float64 entries that a dense matrix of node rows has at most, where one graph alone does not need more: 32 MB."""
+
+GRAPH_ENTRIES = 16_000_000
+"""Float64 entries of the node embeddings of one graph that are held together for their products: 128 MB."""
 
 
 @dataclass(frozen=True)
@@ -83,33 +87,108 @@ class NodeEmbedding:
             Over the columns `moment_columns` (L + 1 times for "concat").
         """
         encode = self.encodes_before_moments(seen)
-        width = self.features.n_features if encode else len(seen)
-        result = Moments.none(self.repeats * width, scatter=scatter)
-        for block in batch.blocks(max(1, BLOCK_ENTRIES // max(1, self.repeats * width))):
+        width = self.repeats * (self.features.n_features if encode else len(seen))
+        total = MomentAccumulator(width, scatter=scatter)
+        for block in batch.blocks(max(1, BLOCK_ENTRIES // max(1, width))):
             prepared = self.prepare(block)
             raw = self.features.raw_matrix(prepared)
-            chosen = raw @ self.features.encoder if encode else raw[:, seen]
-            result = result.merge(self._block_moments(prepared, chosen, scatter=scatter))
-        return result
+            columns = _DiffusedColumns(
+                propagation_operator(prepared, self.edge_features),
+                raw @ self.features.encoder if encode else raw[:, seen],
+                self.layers,
+                self.pooling,
+            )
+            if not scatter:
+                total.add(columns.moments())
+            elif prepared.n_nodes * width <= GRAPH_ENTRIES:
+                total.consume(columns.evaluate())
+            else:
+                total.add_products(prepared.n_nodes, *columns.products())
+        return total.moments()
 
     def encodes_before_moments(self, seen: IntArray) -> bool:
         """Whether the moments are taken of encoded features: when those are fewer than the raw columns that occur."""
         return self.features.encoder is not None and self.features.n_features < len(seen)
 
-    def _block_moments(self, batch: GraphBatch, features: sparse.csr_array | FloatMatrix, *, scatter: bool) -> Moments:
-        operator = propagation_operator(batch, self.edge_features)
-        width = features.shape[1]
-        step = width if scatter else max(1, BLOCK_ENTRIES // (batch.n_nodes * self.repeats))
-        parts = []
-        for start in range(0, width, step):
-            values = pooled(operator, features[:, start : start + step], layers=self.layers, pooling=self.pooling)
-            parts.append(Moments.of(values, scatter=scatter))
-        if len(parts) == 1:
-            return parts[0]
-        # The column blocks interleave with the layers of "concat": put every layer's columns side by side.
-        columns = [part.mean.reshape(self.repeats, -1) for part in parts]
-        squares = [part.deviations.reshape(self.repeats, -1) for part in parts]
-        return Moments(batch.n_nodes, np.concatenate(columns, axis=1).ravel(), np.concatenate(squares, axis=1).ravel())
+
+@dataclass(frozen=True)
+class _DiffusedColumns:
+    """The pooled features of a few graphs, some columns of which can be evaluated at a time.
+
+    Attributes
+    ----------
+    operator : scipy.sparse.csr_array, (n_nodes, n_nodes)
+    features : (n_nodes, n_features)
+    layers, pooling
+        See `NodeEmbedding`.
+    """
+
+    operator: sparse.csr_array
+    features: sparse.csr_array | FloatMatrix
+    layers: int
+    pooling: Pooling
+
+    @property
+    def repeats(self) -> int:
+        """How often the feature columns are repeated."""
+        return self.layers + 1 if self.pooling == "concat" else 1
+
+    def evaluate(self, start: int = 0, stop: int | None = None) -> FloatMatrix:
+        """Diffuse and pool the features ``start:stop``: (n_nodes, repeats * (stop - start))."""
+        return pooled(self.operator, self.features[:, start:stop], layers=self.layers, pooling=self.pooling)
+
+    def moments(self) -> Moments:
+        """Take the moments of all columns, without their products."""
+        means, squares = [], []
+        for start, stop in self._steps(BLOCK_ENTRIES):
+            part = Moments.of(self.evaluate(start, stop), scatter=False)
+            means.append(part.mean.reshape(self.repeats, -1))
+            squares.append(part.deviations.reshape(self.repeats, -1))
+        # Every step has some columns of each layer: put every layer's columns side by side.
+        mean, deviations = (np.concatenate(parts, axis=1).ravel() for parts in (means, squares))
+        return Moments(self.features.shape[0], mean, deviations)
+
+    def products(self) -> tuple[FloatMatrix, Iterator[tuple[IntArray, IntArray, FloatMatrix]]]:
+        """Take the mean of all columns, and the products of their deviations for two groups of columns at a time.
+
+        So the columns of a large graph need not be in memory together; diffusing them anew for every pair of groups
+        takes little time beside the products.
+
+        Returns
+        -------
+        mean : float64, (width,)
+        products : iterator
+            See `wegl_dask.accumulation.MomentAccumulator.add_products`.
+        """
+        n_features = self.features.shape[1]
+        steps = list(self._steps(GRAPH_ENTRIES // 2))
+        columns = [
+            (np.arange(self.repeats)[:, None] * n_features + np.arange(start, stop)).ravel() for start, stop in steps
+        ]
+        mean = np.empty(self.repeats * n_features)
+        for step, own in zip(steps, columns, strict=True):
+            mean[own] = self.evaluate(*step).mean(axis=0)
+
+        def centred(group: int) -> FloatMatrix:
+            values = self.evaluate(*steps[group])
+            values -= mean[columns[group]]
+            return values
+
+        def pairs() -> Iterator[tuple[IntArray, IntArray, FloatMatrix]]:
+            for first in range(len(steps)):
+                left = centred(first)
+                yield columns[first], columns[first], left.T @ left
+                for second in range(first + 1, len(steps)):
+                    yield columns[first], columns[second], left.T @ centred(second)
+
+        return mean, pairs()
+
+    def _steps(self, n_entries: int) -> Iterator[tuple[int, int]]:
+        """Cut the features into steps whose diffused columns have at most `n_entries` entries, or one feature."""
+        n_nodes, n_features = self.features.shape
+        step = max(1, n_entries // max(1, n_nodes * self.repeats))
+        for start in range(0, n_features, step):
+            yield start, min(start + step, n_features)
 
 
 @dataclass(frozen=True)

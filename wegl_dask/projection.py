@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+from scipy import linalg
 
 from wegl_dask.graphs import IntArray
 
@@ -18,6 +19,9 @@ FloatMatrix = npt.NDArray[np.float64]
 
 RANK_TOLERANCE = 1e-10
 """Principal components with less than this part of the largest variance are noise of the arithmetic."""
+
+DENSE_WIDTH = 1024
+"""Columns up to which all principal components are found, whether they are wanted or not."""
 
 
 @dataclass(frozen=True)
@@ -168,7 +172,7 @@ def fit_projection(
         scaled = variance / scale**2
         return Projection(mean, scale, None, scaled, float(scaled.sum()))
 
-    axes, spectrum = _principal_axes(moments, mapping, np.where(constant, 0.0, 1.0 / scale)[covered])
+    axes, spectrum, total = _principal_axes(moments, mapping, np.where(constant, 0.0, 1.0 / scale)[covered], components)
     rank = int((spectrum > spectrum[0] * RANK_TOLERANCE).sum()) if spectrum.size and spectrum[0] > 0 else 0
     if not rank:
         raise ValueError(
@@ -186,7 +190,7 @@ def fit_projection(
     matrix[:, covered] = axes[:components]
     largest = np.abs(matrix).argmax(axis=1)
     matrix *= np.sign(matrix[np.arange(components), largest])[:, None]
-    return Projection(mean, scale, matrix, spectrum[:components], float(spectrum.sum()))
+    return Projection(mean, scale, matrix, spectrum[:components], total)
 
 
 def _without_variance(variance: FloatMatrix, mean: FloatMatrix, count: int) -> npt.NDArray[np.bool_]:
@@ -196,18 +200,37 @@ def _without_variance(variance: FloatMatrix, mean: FloatMatrix, count: int) -> n
 
 
 def _principal_axes(
-    moments: Moments, mapping: FloatMatrix | None, factors: FloatMatrix
-) -> tuple[FloatMatrix, FloatMatrix]:
-    """Axes (rank, covered columns) and their variances, largest first, in the narrower of the two spaces.
+    moments: Moments, mapping: FloatMatrix | None, factors: FloatMatrix, n_wanted: int
+) -> tuple[FloatMatrix, FloatMatrix, float]:
+    """Axes (n, covered columns) and their variances, largest first, and the sum of all variances.
 
-    The covered columns count `factors` times; 0 keeps the rounding errors of a constant column out.
+    They are found in the narrower of the two spaces, `n_wanted` of them or more. The covered columns count `factors`
+    times; 0 keeps the rounding errors of a constant column out.
     """
-    covariance = moments.deviations / moments.count
     if mapping is None or mapping.shape[0] >= mapping.shape[1]:
-        encoded = covariance if mapping is None else mapping.T @ covariance @ mapping
-        values, vectors = np.linalg.eigh(encoded * np.outer(factors, factors))
-        return vectors[:, ::-1].T, np.maximum(values[::-1], 0.0)
-    values, vectors = np.linalg.eigh(covariance)
+        scaled = moments.deviations / moments.count
+        if mapping is not None:
+            scaled = mapping.T @ scaled @ mapping
+        scaled *= factors
+        scaled *= factors[:, None]
+        total = float(np.trace(scaled))
+        values, vectors = _largest_eigenpairs(scaled, n_wanted)
+        return vectors.T, values, total
+    values, vectors = np.linalg.eigh(moments.deviations / moments.count)
     factor = (np.sqrt(np.maximum(values, 0.0)) * vectors).T @ (mapping * factors)
     _, singular, axes = np.linalg.svd(factor, full_matrices=False)
-    return axes, singular**2
+    return axes, singular**2, float((singular**2).sum())
+
+
+def _largest_eigenpairs(matrix: FloatMatrix, n_wanted: int) -> tuple[FloatMatrix, FloatMatrix]:
+    """Eigenvalues, largest first, and eigenvectors (n, k) of a symmetric matrix, which may be overwritten."""
+    n = len(matrix)
+    if n <= DENSE_WIDTH or n_wanted >= n:
+        values, vectors = np.linalg.eigh(matrix)
+    else:
+        # All eigenvectors of a wide matrix would take twice the time, and seven times its memory.
+        wanted = (n - n_wanted, n - 1)
+        values, vectors = linalg.eigh(
+            matrix, subset_by_index=wanted, overwrite_a=True, check_finite=False, driver="evr"
+        )
+    return np.maximum(values[::-1], 0.0), vectors[:, ::-1]

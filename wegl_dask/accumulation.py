@@ -1,0 +1,106 @@
+"""Moments of many vectors, taken block by block into one scatter matrix that is in memory once."""
+
+from collections.abc import Iterable
+
+import numpy as np
+import numpy.typing as npt
+from scipy.linalg import blas
+
+from wegl_dask.graphs import IntArray
+from wegl_dask.projection import Moments
+
+FloatMatrix = npt.NDArray[np.float64]
+
+_MIRRORED_ROWS = 512
+
+
+class MomentAccumulator:
+    """Count, mean and squared deviations of the vectors added so far.
+
+    The same as `wegl_dask.projection.Moments.merge`, without a matrix for every intermediate result: a scatter matrix of
+    4,096 columns takes 134 MB.
+
+    Parameters
+    ----------
+    width : int
+        Entries of a vector.
+    scatter : bool
+        Take the products of all pairs of columns too.
+    """
+
+    def __init__(self, width: int, *, scatter: bool) -> None:
+        self._count = 0
+        self._mean = np.zeros(width)
+        # Of a scatter matrix, the upper triangle is filled in at the end.
+        self._deviations = np.zeros((width, width) if scatter else width)
+
+    def consume(self, vectors: FloatMatrix) -> None:
+        """Add the rows of `vectors`, float64 (n, width) in C order; they are overwritten."""
+        if not len(vectors):
+            return
+        mean = vectors.mean(axis=0)
+        vectors -= mean
+        if self._deviations.ndim == 2:
+            self._symmetric_update(vectors)
+        else:
+            self._deviations += np.einsum("ij,ij->j", vectors, vectors)
+        self._shift(len(vectors), mean)
+
+    def add(self, moments: Moments) -> None:
+        """Add the vectors that `moments` were taken of."""
+        if moments.count:
+            self._deviations += moments.deviations
+            self._shift(moments.count, moments.mean)
+
+    def add_products(
+        self, count: int, mean: FloatMatrix, products: Iterable[tuple[IntArray, IntArray, FloatMatrix]]
+    ) -> None:
+        """Add `count` vectors by their mean and the products of their centred columns, some columns at a time.
+
+        Parameters
+        ----------
+        count : int
+        mean : float64, (width,)
+        products : iterable of (rows, columns, values)
+            Sums of products of the columns `rows` with the columns `columns`, (len(rows), len(columns)); every pair of
+            columns is to come once, in either order.
+        """
+        for rows, columns, values in products:
+            self._deviations[np.ix_(rows, columns)] += values
+            if rows is not columns:
+                self._deviations[np.ix_(columns, rows)] += values.T
+        self._shift(count, mean)
+
+    def moments(self) -> Moments:
+        """Hand the moments over; the accumulator is not to be used any more."""
+        if self._deviations.ndim == 2:
+            _mirror(self._deviations)
+        return Moments(self._count, self._mean, self._deviations)
+
+    def _symmetric_update(self, centred: FloatMatrix) -> None:
+        # The arrays are handed over transposed, since BLAS counts by columns; so nothing is copied.
+        upper = self._deviations.T
+        result = blas.dsyrk(1.0, centred.T, beta=1.0, c=upper, overwrite_c=True)
+        if not np.may_share_memory(result, upper):
+            raise RuntimeError("BLAS has returned a copy instead of working in place: the products would be lost")
+
+    def _shift(self, count: int, mean: FloatMatrix) -> None:
+        """Account for the distance of the new vectors' mean from the old one (Chan, Golub and LeVeque 1979)."""
+        total = self._count + count
+        delta = mean - self._mean
+        weight = self._count * count / total
+        if weight and self._deviations.ndim == 2:
+            blas.dsyr(weight, delta, a=self._deviations.T, overwrite_a=True)
+        elif weight:
+            self._deviations += weight * delta**2
+        self._mean = self._mean + delta * (count / total)
+        self._count = total
+
+
+def _mirror(matrix: FloatMatrix) -> None:
+    """Fill in the upper triangle of a symmetric matrix from the lower one, in place."""
+    for start in range(0, len(matrix), _MIRRORED_ROWS):
+        stop = min(start + _MIRRORED_ROWS, len(matrix))
+        matrix[start:stop, stop:] = matrix[stop:, start:stop].T
+        square = matrix[start:stop, start:stop]
+        square[:] = np.tril(square) + np.tril(square, -1).T
