@@ -209,7 +209,7 @@ def write_model(
             auto_size=spec.transport.auto_size,
         )
         part.write_model(*model.to_files(origin))
-        part.note(dimension=model.dimension)
+        part.note(dimension=model.dimension, n_points=model.n_points)
     return 0
 
 

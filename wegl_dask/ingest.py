@@ -5,11 +5,14 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 from wegl_dask import tasks
 from wegl_dask.claims import remove_all
 from wegl_dask.errors import JobFileError, SourceError, TooManyRejectedError
 from wegl_dask.features import build_features, default_features
+from wegl_dask.given_model import GivenModel
+from wegl_dask.known_rows import KnownRows
 from wegl_dask.records import PartRecord
 from wegl_dask.run import Run
 from wegl_dask.sources import open_source
@@ -43,8 +46,8 @@ class ShardCensus:
 
     @property
     def n_rows(self) -> int:
-        """Number of input rows."""
-        return sum(cut.n_rows for unit in self.plan.units for cut in unit.cuts)
+        """Number of input rows, without those that were known before an append."""
+        return sum(cut.n_rows for unit in self.plan.units for cut in unit.cuts) - self.total("known")
 
     @property
     def n_rejected(self) -> int:
@@ -79,37 +82,68 @@ class ShardCensus:
         return file.sha256
 
 
-def plan_source(run: Run) -> SourcePlan:
+def plan_source(run: Run, given: GivenModel | None = None) -> SourcePlan:
     """Scan the source and cut it into shards; refuse a source that has changed since the run began.
+
+    Parameters
+    ----------
+    run : Run
+    given : GivenModel, optional
+        The model that the graphs are to be embedded with, if it is not fitted to them.
 
     Raises
     ------
     SourceError
-        If the source cannot be read or holds nothing, or is not what an earlier run on the same folder read.
+        If the source cannot be read or holds nothing, or is not what an earlier run on the same folder read, or does
+        not have what the model needs.
     JobFileError
         If the job asks for something that the source does not have.
     """
+    plan, nodes_per_shard = scan_source(run)
+    with run.timed("scan"):
+        if given is None:
+            check_plan(run.spec, plan)
+        else:
+            plan = plan.numbered_as(given.schema, given.origin.numbering)
+        earlier = run.folder.record("plan", 0)
+        if earlier is None:
+            write_plan(run, 0, plan, nodes_per_shard=nodes_per_shard)
+        elif SourcePlan.from_json(earlier.extra["plan"]) != plan:
+            raise SourceError(_what_changed(SourcePlan.from_json(earlier.extra["plan"]), plan))
+    return plan
+
+
+def scan_source(run: Run, nodes_per_shard: int | None = None) -> tuple[SourcePlan, int]:
+    """Scan the source on the workers: how it is cut, and the number of nodes a shard that it was cut by.
+
+    Raises
+    ------
+    SourceError
+        If the source cannot be read or holds nothing.
+    """
     source = open_source(run.spec.source, run.spec.task)
     with run.timed("scan"):
-        nodes_per_shard = run.spec.source.nodes_per_shard or shard_size(source.estimated_nodes())
+        nodes_per_shard = nodes_per_shard or run.spec.source.nodes_per_shard or shard_size(source.estimated_nodes())
         pieces = source.pieces()
         descriptors = [tasks.ScanTask(i, piece) for i, piece in enumerate(pieces)]
         records = run.compute("scan", partial(tasks.scan_piece, run.folder, source, nodes_per_shard), descriptors)
         plan = source.plan([record.extra["scan"] for record in records.values()])
-        # As workers and later runs will read it.
-        values = json.loads(json.dumps(plan.to_json()))
-        plan = SourcePlan.from_json(values)
         remove_all(run.folder, [record.path for record in records.values()])
         if not plan.units:
             raise SourceError(f"the source holds no graphs: {', '.join(map(str, pieces[:3]))}")
-        check_plan(run.spec, plan)
-        earlier = run.folder.record("plan", 0)
-        if earlier is not None and earlier.extra["plan"] != values:
-            raise SourceError(_what_changed(SourcePlan.from_json(earlier.extra["plan"]), plan))
-        if earlier is None:
-            with run.folder.recording("plan", 0, _plan_fingerprint(plan)) as part:
-                part.note(plan=values)
-    return plan
+    # As workers and later runs will read it.
+    return SourcePlan.from_json(json.loads(json.dumps(plan.to_json()))), nodes_per_shard
+
+
+def write_plan(run: Run, index: int, plan: SourcePlan, **notes: Any) -> None:
+    """Keep a plan in the run folder, for the workers and for later runs: 0 is the job's, those after it are appends'."""
+    with run.folder.recording("plan", index, _plan_fingerprint(plan)) as part:
+        part.note(plan=plan.to_json(), **notes)
+
+
+def planned_shards(plan: PartRecord) -> set[int]:
+    """Find the shards of a plan, from its record."""
+    return {cut["shard"] for unit in plan.extra["plan"]["units"] for cut in unit["cuts"]}
 
 
 def check_plan(spec: JobSpec, plan: SourcePlan) -> None:
@@ -134,7 +168,9 @@ def check_plan(spec: JobSpec, plan: SourcePlan) -> None:
         )
 
 
-def ingest(run: Run, plan: SourcePlan, shards: set[int] | None = None) -> ShardCensus:
+def ingest(
+    run: Run, plan: SourcePlan, shards: set[int] | None = None, *, plan_index: int = 0, known: KnownRows | None = None
+) -> ShardCensus:
     """Make the graph shards that are missing.
 
     Parameters
@@ -143,6 +179,10 @@ def ingest(run: Run, plan: SourcePlan, shards: set[int] | None = None) -> ShardC
     plan : SourcePlan
     shards : set of int, optional
         Shards whose graphs are needed; all of them by default. Of the others it is enough that they were made.
+    plan_index : int, default 0
+        What `write_plan` called it.
+    known : KnownRows, optional
+        Rows to leave out.
 
     Raises
     ------
@@ -166,11 +206,13 @@ def ingest(run: Run, plan: SourcePlan, shards: set[int] | None = None) -> ShardC
                 tasks.ingest_unit,
                 run.folder,
                 open_source(spec.source, spec.task),
+                plan_index=plan_index,
                 plan_fingerprint=_plan_fingerprint(plan),
                 how=_how(spec),
                 max_nodes=spec.source.max_nodes,
                 directed=spec.edges.direction == "directed",
                 fail=spec.source.on_error == "fail",
+                known=known,
             ),
             descriptors,
         )
@@ -233,11 +275,11 @@ def _what_changed(earlier: SourcePlan, plan: SourcePlan) -> str:
 def _check_counts(spec: JobSpec, census: ShardCensus) -> None:
     rows = {cut.shard: cut.n_rows for unit in census.plan.units for cut in unit.cuts}
     for shard, record in census.records.items():
-        found = record.rows("graphs") + record.rows("rejected")
+        found = record.rows("graphs") + record.rows("rejected") + record.extra["known"]
         if found != rows[shard]:
             raise SourceError(
                 f"shard {shard} was planned with {rows[shard]} rows and read with {found}: the input changed while it was read"
             )
     check_rejected(spec, census.n_rows, census.reasons)
-    if not census.total("graphs"):
+    if not census.total("graphs") and census.n_rows:
         raise SourceError(f"none of the {census.n_rows} rows of the source is a graph that can be embedded")

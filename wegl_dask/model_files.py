@@ -107,6 +107,12 @@ def read_model(folder: Folder, subfolder: str = "model") -> tuple[dict[str, Any]
     return model, arrays
 
 
+def find_model(folder: Folder) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """Read the model in a run folder, or in a folder that holds its two files; see `read_model`."""
+    is_run = PurePosixPath(MODEL_JSON).name not in folder.listing()
+    return read_model(folder, PurePosixPath(MODEL_JSON).parent.name if is_run else "")
+
+
 def _describe(array: np.ndarray) -> dict[str, Any]:
     array = _portable(array)
     return {

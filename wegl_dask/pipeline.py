@@ -9,6 +9,7 @@ part is made from goes into its record as a fingerprint, so a part is made again
 """
 
 import json
+import logging
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
@@ -22,17 +23,20 @@ from wegl_dask import tasks
 from wegl_dask.embeddings import EmbeddingFormat
 from wegl_dask.errors import WeglError
 from wegl_dask.fit import Fit, fit_model, prepare_fit
-from wegl_dask.ingest import ShardCensus, check_rejected, ingest, plan_source
+from wegl_dask.given_model import GivenModel
+from wegl_dask.ingest import ShardCensus, check_rejected, ingest, plan_source, planned_shards
 from wegl_dask.performance import performance_report
 from wegl_dask.progress import Progress
 from wegl_dask.records import PartRecord
 from wegl_dask.run import Run
-from wegl_dask.sources.base import fingerprint
+from wegl_dask.sources.base import SourcePlan, fingerprint
 from wegl_dask.spec import JobSpec
 from wegl_dask.storage import RunFolder
 from wegl_dask.version import NUMERICS_VERSION, __version__
 
-VERSIONED_PACKAGES = ("wegl-dask", "numpy", "scipy", "scikit-learn", "POT", "pyarrow", "dask", "distributed", "dask-ml")
+_log = logging.getLogger(__name__)
+
+VERSIONED_PACKAGES = ("numpy", "scipy", "scikit-learn", "POT", "pyarrow", "dask", "distributed", "dask-ml")
 
 
 @dataclass(frozen=True)
@@ -85,7 +89,7 @@ def run_job(
     overwrite: bool = False,
     progress: Callable[[str, int], Progress] = Progress,
 ) -> RunSummary:
-    """Run a whole job, or what is missing of it.
+    """Run a whole job, or what is missing of it: fit a model and embed, or embed with the model that the job names.
 
     Parameters
     ----------
@@ -101,12 +105,36 @@ def run_job(
     WeglError
         If anything stops the job; what was finished stays valid.
     """
+    given = None if spec.model.path is None else GivenModel.read(spec.model.path)
+    if given is not None:
+        spec = given.completed(spec)
     with _claimed(spec, client, overwrite=overwrite, progress=progress) as run:
-        census = _needed_graphs(run)
-        fit = prepare_fit(spec, census)
-        _check_output(fit)
-        model = fit_model(run, fit)
-        return _finish(run, fit, model, _embed(run, fit, model))
+        return _run_fit(run) if given is None else _run_with(run, given)
+
+
+def _run_fit(run: Run) -> RunSummary:
+    """Fit a model to the graphs, and embed them with it."""
+    plan = plan_source(run)
+    census = ingest(run, plan, None if _keeps_graphs(run) else set())
+    fit = prepare_fit(run.spec, census)
+    _check_output(run, plan, fit.n_points, fit.dimension)
+    if not _keeps_graphs(run):
+        finished = run.finished("reference", {0: fit.fingerprint})
+        census = ingest(run, plan, _not_embedded(run, census, finished[0]) if finished else None)
+    model = fit_model(run, fit)
+    return finish(run, census, model, embed(run, census, model), notes=_notes(run.spec, fit))
+
+
+def _run_with(run: Run, given: GivenModel) -> RunSummary:
+    """Embed the graphs with a model that was fitted before."""
+    plan = plan_source(run, given)
+    _check_output(run, plan, given.model.n_points, given.model.dimension)
+    model = given.place(run)
+    shards = None
+    if not _keeps_graphs(run):
+        shards = _not_embedded(run, ingest(run, plan, set()), model)
+    census = ingest(run, plan, shards)
+    return finish(run, census, model, embed(run, census, model), notes=(f"model: {run.spec.model.path}",))
 
 
 def ingest_job(
@@ -130,28 +158,27 @@ def _claimed(
     with folder.lock() as lock:
         claim = folder.claim(spec.to_toml(), overwrite=overwrite)
         folder.clean_temporary()
+        if claim.other_versions:
+            _log.warning("parts of this run were made by version %s of wegl-dask", ", ".join(claim.other_versions))
         with performance_report(folder) if spec.output.performance_report else nullcontext():
             yield Run(spec, folder, lock, client, claim.resumed, progress)
 
 
-def _needed_graphs(run: Run) -> ShardCensus:
-    """Ingest what is missing: all shards, or those that are still to be embedded where graphs are not kept."""
-    plan = plan_source(run)
-    if run.spec.output.keep_graphs or not run.resumed:
-        return ingest(run, plan)
-    fit = prepare_fit(run.spec, ingest(run, plan, set()))
-    model = run.finished("reference", {0: fit.fingerprint})
-    if not model:
-        return ingest(run, plan)
-    inputs = _embed_inputs(fit, model[0])
-    return ingest(run, plan, inputs.keys() - run.finished("embed", inputs).keys())
+def _keeps_graphs(run: Run) -> bool:
+    """Whether all graph shards are wanted; else those are that are still to be embedded."""
+    return run.spec.output.keep_graphs or not run.resumed
 
 
-def _embed_inputs(fit: Fit, model: PartRecord) -> dict[int, str]:
-    output = json.dumps([fit.spec.output.dtype, fit.spec.output.layout, NUMERICS_VERSION])
+def _not_embedded(run: Run, census: ShardCensus, model: PartRecord) -> set[int]:
+    inputs = _embed_inputs(run.spec, census, model)
+    return inputs.keys() - run.finished("embed", inputs).keys()
+
+
+def _embed_inputs(spec: JobSpec, census: ShardCensus, model: PartRecord) -> dict[int, str]:
+    output = json.dumps([spec.output.dtype, spec.output.layout, NUMERICS_VERSION])
     return {
-        shard: fingerprint(fit.census.graph_fingerprint(shard), _model_fingerprint(model), output)
-        for shard in fit.census.records
+        shard: fingerprint(census.graph_fingerprint(shard), _model_fingerprint(model), output)
+        for shard in census.records
     }
 
 
@@ -160,20 +187,34 @@ def _model_fingerprint(model: PartRecord) -> str:
     return description.sha256
 
 
-def _check_output(fit: Fit) -> None:
+def _check_output(run: Run, plan: SourcePlan, n_points: int, dimension: int) -> None:
     """Refuse what cannot be written before anything is computed for it."""
     EmbeddingFormat(
-        n_points=fit.n_points,
-        dimension=fit.dimension,
-        labels=fit.census.plan.labels,
-        extra_columns=fit.census.plan.extra_columns,
-        dtype=fit.spec.output.dtype,
-        layout=fit.spec.output.layout,
+        n_points=n_points,
+        dimension=dimension,
+        labels=plan.labels,
+        extra_columns=plan.extra_columns,
+        dtype=run.spec.output.dtype,
+        layout=run.spec.output.layout,
     )
 
 
-def _embed(run: Run, fit: Fit, model: PartRecord) -> dict[int, PartRecord]:
-    spec, inputs = run.spec, _embed_inputs(fit, model)
+def embed(run: Run, census: ShardCensus, model: PartRecord) -> dict[int, PartRecord]:
+    """Embed the graph shards that are not embedded yet: the records of all.
+
+    Parameters
+    ----------
+    run : Run
+    census : ShardCensus
+    model : PartRecord
+        Of the stage reference.
+
+    Raises
+    ------
+    TooManyRejectedError
+        If more rows were rejected than the job allows, those included that no solver could do.
+    """
+    spec = run.spec
     records = run.complete(
         "embed",
         partial(
@@ -185,43 +226,79 @@ def _embed(run: Run, fit: Fit, model: PartRecord) -> dict[int, PartRecord]:
             metadata={"version": __version__, "numerics_version": NUMERICS_VERSION, "seed": spec.seed},
             fail=spec.source.on_error == "fail",
         ),
-        [tasks.ShardTask(shard, input_fingerprint) for shard, input_fingerprint in inputs.items()],
+        [tasks.ShardTask(shard, value) for shard, value in _embed_inputs(spec, census, model).items()],
     )
-    reasons = fit.census.reasons
+    reasons = census.reasons
     for record in records.values():
         reasons.update(record.extra.get("reasons", {}))
-    check_rejected(spec, fit.census.n_rows, reasons)
+    check_rejected(spec, census.n_rows, reasons)
     return records
 
 
-def _finish(run: Run, fit: Fit, model: PartRecord, records: Mapping[int, PartRecord]) -> RunSummary:
-    summary = _summary(run, fit.census, notes=_notes(run.spec, fit), fit=fit, records=records)
-    plan = run.folder.records("plan")
-    kept = [model, *fit.census.records.values(), *records.values()]
-    run.folder.remove_scratch()
-    run.folder.keep_only([*plan, *kept])
+def finish(
+    run: Run,
+    census: ShardCensus,
+    model: PartRecord,
+    records: Mapping[int, PartRecord],
+    *,
+    notes: tuple[str, ...],
+) -> RunSummary:
+    """End a run: remove what is left over, write the manifest, and mark the run as finished.
+
+    Parameters
+    ----------
+    run : Run
+    census : ShardCensus
+        Of the shards of one plan: the job's, or an append's. Other plans and their parts are kept if they are finished.
+    model : PartRecord
+        Of the stage reference.
+    records : mapping of int to PartRecord
+        Of the stage embed, for the shards of `census`.
+    notes : tuple of str
+        For the summary.
+    """
+    folder = run.folder
+    plans, others = _finished_before(folder, records)
+    embedded = [*(record for record in others if record.stage == "embed"), *records.values()]
+    kept = [model, *others, *census.records.values(), *records.values()]
+    folder.remove_scratch()
+    folder.keep_only([*plans, *kept])
     # What workers have begun that did not live to end it.
-    run.folder.clean_temporary()
+    folder.clean_temporary()
     if not run.spec.output.keep_graphs:
-        run.folder.remove_graphs()
-    if run.parts_made or not _is_complete(run.folder):
+        folder.remove_graphs()
+    if run.parts_made or not _is_complete(folder):
         if run.spec.output.keep_graphs:
-            _require_undisturbed(run, "ingest", fit.census.records)
+            _require_undisturbed(run, "ingest", census.records)
         _require_undisturbed(run, "embed", records)
-        run.folder.write_manifest(
+        folder.write_manifest(
             kept,
             stage_seconds=run.stage_seconds,
             versions={package: version(package) for package in VERSIONED_PACKAGES if package != "wegl-dask"}
             | {"wegl-dask": __version__},
             summary={
-                "rows": summary.rows,
-                "rejected": summary.rejected,
-                "n_points": summary.n_points,
-                "dimension": summary.dimension,
+                "rows": sum(record.rows("data") for record in embedded),
+                "rejected": sum(record.rows("rejected") for record in kept),
+                "n_points": model.extra["n_points"],
+                "dimension": model.extra["dimension"],
             },
         )
-        run.folder.mark_success()
-    return summary
+        folder.mark_success()
+    return _summary(run, census, notes=notes, model=model, records=records)
+
+
+def _finished_before(folder: RunFolder, own: Mapping[int, PartRecord]) -> tuple[list[PartRecord], list[PartRecord]]:
+    """Find the plans that are finished, with that of the shards `own`, and the records of the other shards of theirs."""
+    embedded = {record.index: record for record in folder.records("embed")}
+    ingested = {record.index: record for record in folder.records("ingest")}
+    plans, others = [], []
+    for plan in folder.records("plan"):
+        shards = planned_shards(plan)
+        if shards <= embedded.keys() & ingested.keys():
+            plans.append(plan)
+            for shard in sorted(shards - own.keys()):
+                others += [ingested[shard], embedded[shard]]
+    return plans, others
 
 
 def _is_complete(folder: RunFolder) -> bool:
@@ -252,7 +329,7 @@ def _summary(
     census: ShardCensus,
     *,
     notes: tuple[str, ...],
-    fit: Fit | None = None,
+    model: PartRecord | None = None,
     records: Mapping[int, PartRecord] | None = None,
 ) -> RunSummary:
     parts, subfolder = (census.records, "graphs") if records is None else (records, "data")
@@ -269,8 +346,8 @@ def _summary(
             name: census.total(name) for name in ("self_loops_dropped", "parallel_edges_merged", "reverse_edges_added")
         },
         shards=len(parts),
-        n_points=fit.n_points if fit else 0,
-        dimension=int(next(iter(records.values())).extra["dimension"]) if records else 0,
+        n_points=model.extra["n_points"] if model else 0,
+        dimension=model.extra["dimension"] if model else 0,
         solved=dict(solved),
         stage_seconds=dict(run.stage_seconds),
         parts_made=run.parts_made,

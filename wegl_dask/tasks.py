@@ -21,6 +21,7 @@ from wegl_dask.embeddings import Dtype, EmbeddingFormat, EmbeddingRows, Layout
 from wegl_dask.errors import SourceError, WeglError
 from wegl_dask.features import degrees
 from wegl_dask.graphs import GraphBatch
+from wegl_dask.known_rows import KnownRows, row_ranges
 from wegl_dask.model_files import MODEL_JSON
 from wegl_dask.records import part_path
 from wegl_dask.saved_model import Model
@@ -103,27 +104,30 @@ def ingest_unit(
     source: Source,
     task: IngestTask,
     *,
+    plan_index: int,
     plan_fingerprint: str,
     how: str,
     max_nodes: int | None,
     directed: bool,
     fail: bool,
+    known: KnownRows | None,
 ) -> int:
-    """Read one unit of the source and write its graph shards and its rejects.
+    """Read one unit of the source and write its graph shards and its rejects, without the rows that are known.
 
     Raises
     ------
     SourceError
         If the unit cannot be read, or `fail` is set and a row of it is rejected.
     """
-    plan = _plan(folder, plan_fingerprint)
+    plan = _plan(folder, plan_index, plan_fingerprint)
     whole, wanted = plan.units[task.unit], set(task.indices)
     unit = Unit(whole.piece, tuple(cut for cut in whole.cuts if cut.shard in wanted))
     inputs = shard_fingerprints(plan, unit.cuts, how)
     n_graphs = 0
     for source_shard in source.read(plan, unit):
         with folder.recording("ingest", source_shard.shard, inputs[source_shard.shard]) as part:
-            shard = ingest_shard(source_shard, max_nodes=max_nodes, directed=directed)
+            new, n_known = (source_shard, 0) if known is None else known.leave_out(folder, source_shard)
+            shard = ingest_shard(new, max_nodes=max_nodes, directed=directed)
             if fail:
                 _refuse_rejects(shard.rejected)
             buffer = io.BytesIO()
@@ -134,6 +138,8 @@ def ingest_unit(
             part.note(
                 **_census(shard.graphs, shard.rows),
                 reasons=_reasons(shard.rejected),
+                source_rows=row_ranges([shard.rows, shard.rejected]),
+                known=n_known,
                 self_loops_dropped=shard.repairs.self_loops_dropped,
                 parallel_edges_merged=shard.repairs.parallel_edges_merged,
                 reverse_edges_added=shard.repairs.reverse_edges_added,
@@ -224,8 +230,8 @@ def is_train(rows: pa.Table) -> np.ndarray:
 
 
 @lru_cache(maxsize=2)
-def _plan(folder: RunFolder, plan_fingerprint: str) -> SourcePlan:
-    record = folder.record("plan", 0)
+def _plan(folder: RunFolder, plan_index: int, plan_fingerprint: str) -> SourcePlan:
+    record = folder.record("plan", plan_index)
     if record is None or record.input_fingerprint != plan_fingerprint:
         raise _taken_over(folder)
     return SourcePlan.from_json(record.extra["plan"])
@@ -270,9 +276,10 @@ def _refuse_rejects(rejected: pa.Table) -> None:
 
 
 def _reasons(rejected: pa.Table) -> dict[str, int]:
-    """Count the reasons, the values in them left out."""
+    """Count the kinds of reasons: what a reason says before its colon, the values in it left out."""
     kinds = (
-        re.sub(r"'[^']*'|\"[^\"]*\"|-?\d[\w.+-]*", "…", reason) for reason in rejected.column("reason").to_pylist()
+        re.sub(r"'[^']*'|\"[^\"]*\"|-?\d[\w.+-]*", "…", reason).partition(":")[0]
+        for reason in rejected.column("reason").to_pylist()
     )
     return dict(Counter(kinds).most_common())
 

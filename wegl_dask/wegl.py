@@ -352,11 +352,9 @@ class WEGL(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  #
             If there is no model, or it is damaged, or of a later format.
         """
         from wegl_dask.folders import Folder  # noqa: PLC0415
-        from wegl_dask.model_files import MODEL_JSON, read_model  # noqa: PLC0415
+        from wegl_dask.model_files import find_model  # noqa: PLC0415
 
-        folder = Folder(os.fspath(path), storage_options or {})
-        is_run = PurePosixPath(MODEL_JSON).name not in folder.listing()
-        description, arrays = read_model(folder, "model" if is_run else "")
+        description, arrays = find_model(Folder(os.fspath(path), storage_options or {}))
         origin = Origin.from_description(description)
         result = cls(**parameters_of(origin, arrays))
         model = Model.from_files(description, arrays)

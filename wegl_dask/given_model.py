@@ -1,0 +1,91 @@
+"""A model that was fitted before, by a job or in Python, as a run embeds with it."""
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from wegl_dask.errors import JobFileError
+from wegl_dask.folders import Folder
+from wegl_dask.graphs import GraphSchema
+from wegl_dask.model_files import MODEL_JSON, encode_model, find_model
+from wegl_dask.records import PartRecord
+from wegl_dask.run import Run
+from wegl_dask.saved_model import Model, Origin
+from wegl_dask.spec import EdgesTable, JobSpec, ModelTable
+
+
+@dataclass(frozen=True)
+class GivenModel:
+    """A model as it is on storage.
+
+    Attributes
+    ----------
+    description : mapping
+        The content of ``model.json``, without what it says of the arrays.
+    arrays : mapping of str to ndarray
+    model : Model
+    origin : Origin
+    """
+
+    description: Mapping[str, Any]
+    arrays: Mapping[str, np.ndarray]
+    model: Model
+    origin: Origin
+
+    @classmethod
+    def read(cls, path: str) -> "GivenModel":
+        """Read the model in a run folder, or in the folder that `wegl_dask.WEGL.save` wrote.
+
+        Raises
+        ------
+        WeglError
+            If there is none, or it is damaged, or of a later format.
+        """
+        description, arrays = find_model(Folder(path))
+        model, origin = Model.from_files(description, arrays), Origin.from_description(description)
+        return cls({key: value for key, value in description.items() if key != "arrays"}, arrays, model, origin)
+
+    @property
+    def schema(self) -> GraphSchema:
+        """Of the graphs that it embeds."""
+        return self.model.schema
+
+    @property
+    def sha256(self) -> str:
+        """SHA-256 of ``model.json``, which holds those of the arrays."""
+        return hashlib.sha256(encode_model(self.description, self.arrays)[MODEL_JSON]).hexdigest()
+
+    def completed(self, spec: JobSpec) -> JobSpec:
+        """Fill in what the job leaves to the model.
+
+        Raises
+        ------
+        JobFileError
+            If the job is of another model.
+        """
+        if spec.model.sha256 not in (None, self.sha256):
+            raise JobFileError(
+                f"model.sha256 = {spec.model.sha256!r}, and the model in {spec.model.path} is {self.sha256}: it is another than "
+                "the job was written for; correct model.path, or take model.sha256 out"
+            )
+        return spec.model_copy(
+            update={
+                "model": ModelTable(path=spec.model.path, sha256=self.sha256),
+                "seed": self.origin.job["seed"],
+                "edges": EdgesTable(direction=self.origin.job["edges"]["direction"]),
+            }
+        )
+
+    def place(self, run: Run) -> PartRecord:
+        """Copy the model to the run folder, where it is not there yet: the record of the stage reference."""
+        if finished := run.finished("reference", {0: self.sha256}):
+            return finished[0]
+        run.folder.unmark_success()
+        with run.folder.recording("reference", 0, self.sha256) as part:
+            part.write_model(self.description, self.arrays)
+            part.note(dimension=self.model.dimension, n_points=self.model.n_points)
+        run.parts_made += 1
+        return run.finished("reference", {0: self.sha256})[0]
