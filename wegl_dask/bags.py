@@ -10,6 +10,7 @@ from distributed import Client, Future, as_completed
 from distributed.scheduler import KilledWorker
 
 from wegl_dask.errors import WeglError
+from wegl_dask.folders import StorageError
 
 Descriptor = TypeVar("Descriptor")
 
@@ -41,8 +42,8 @@ def run_stage(
         Name of the stage, for messages and for Dask's dashboard.
     function : callable
         From a descriptor to a number. It runs on a worker, may run more than once, and leaves its results on storage.
-        A `WeglError` that it raises ends the stage, since it would come again; one that was caused by an error of the
-        system may pass, and is tried again like any other exception.
+        A `WeglError` that it raises ends the stage, since it would come again; one that was caused by the system or a
+        store may pass, and is tried again like any other exception.
     descriptors : sequence
         A few hundred bytes each; ``str(descriptor)`` names it in messages.
     retries : int
@@ -116,7 +117,7 @@ def _attempt(function: Callable[[Descriptor], int], call: str, descriptors: Sequ
     try:
         return function(descriptor)
     except WeglError as error:
-        if isinstance(error.__cause__, OSError):
+        if isinstance(error, StorageError) or isinstance(error.__cause__, OSError):
             raise
         # Raised, it would be tried again.
         return error

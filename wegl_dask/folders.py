@@ -30,7 +30,15 @@ Content = bytes | Callable[[BinaryIO], int | None]
 TEMPORARY_PREFIX = ".tmp-"
 """How the names of files begin that are not whole yet."""
 
+S3_CLIENT = {"connect_timeout": 10, "read_timeout": 20, "retries": {"mode": "standard", "total_max_attempts": 4}}
+"""How long S3's client waits for an answer, in seconds, and how often it asks: about 90 s at the worst for one request.
+A value under ``config_kwargs``, in the storage options or in fsspec's configuration, goes before these."""
+
 _HASH_BLOCK = 1 << 22
+
+
+class StorageError(WeglError):
+    """A disk or a store did not do what it was asked to; it may do so later."""
 
 
 @dataclass(frozen=True)
@@ -214,16 +222,30 @@ class Folder:
     def _store(self) -> tuple[Any, str]:
         """Find the file system (fsspec keeps its instances) and the folder's path on it."""
         try:
-            store, root = fsspec.core.url_to_fs(self.url, **self.storage_options)
+            store, root = fsspec.core.url_to_fs(self.url, **self._client_options())
         except ImportError as error:
-            if self.url.startswith("s3"):
+            if self._is_on_s3:
                 raise MissingDependencyError.for_extra("s3fs", "cluster") from error
             raise MissingDependencyError(f"{self.url} cannot be reached: {error}") from error
         except ValueError as error:
             raise JobFileError(
                 f"{self.url} is no place to read or write: {error}. Give a path, or a URL that fsspec understands"
             ) from error
+        if self._is_on_s3:
+            # Each of them would be a round of attempts of the client, which repeats whatever is worth repeating.
+            store.retries = 1
         return store, root.rstrip("/")
+
+    @property
+    def _is_on_s3(self) -> bool:
+        return self.url.startswith(("s3://", "s3a://"))
+
+    def _client_options(self) -> dict[str, Any]:
+        if not self._is_on_s3:
+            return {**self.storage_options}
+        configured = fsspec.config.conf.get("s3", {}).get("config_kwargs", {})
+        client = {**S3_CLIENT, **configured, **self.storage_options.get("config_kwargs", {})}
+        return {**self.storage_options, "config_kwargs": client}
 
     @contextlib.contextmanager
     def _explained(self, action: str, name: str) -> Iterator[None]:
@@ -235,7 +257,7 @@ class Folder:
         except (WeglError, pa.ArrowException):
             raise
         except kinds as error:
-            raise WeglError(f"cannot {action} {self.location(name)}: {_reason(error)}") from error
+            raise StorageError(f"cannot {action} {self.location(name)}: {_reason(error)}") from error
 
     @contextlib.contextmanager
     def _explained_parquet(self, name: str) -> Iterator[None]:
@@ -246,7 +268,7 @@ class Folder:
         except (pa.ArrowException, OSError) as error:
             # Arrow reports damage as an OSError too; one from the system has a number.
             if getattr(error, "errno", None) is not None:
-                raise WeglError(f"cannot read {self.location(name)}: {_reason(error)}") from error
+                raise StorageError(f"cannot read {self.location(name)}: {_reason(error)}") from error
             what = str(error).splitlines()[0]
             raise WeglError(
                 f"{self.location(name)} is not a whole Parquet file ({what}). Run the job again: damaged parts are remade"
