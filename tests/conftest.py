@@ -10,6 +10,7 @@ import itertools
 import os
 import subprocess
 import sys
+import time
 from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
@@ -415,3 +416,16 @@ def embedded_run(write_embedded_run):
         return cache[name]
 
     return find
+
+
+@pytest.fixture(scope="session")
+def wait_until():
+    """Wait until a condition holds, which is looked at often; an error after some seconds."""
+
+    def wait(condition, what, seconds=60):
+        deadline = time.monotonic() + seconds
+        while not condition():
+            assert time.monotonic() < deadline, f"waited {seconds} s for {what}"
+            time.sleep(0.01)
+
+    return wait

@@ -83,7 +83,7 @@ def run_stage(
             # Fetched together: one by one, the round trips would limit a large cluster.
             results = client.gather({future.key: future for future in batch}, errors="skip")
             for future in batch:
-                _, descriptor = waiting.pop(future.key)
+                _, descriptor = waiting[future.key]
                 match results[future.key]:
                     case WeglError() as error:
                         raise error
@@ -91,6 +91,7 @@ def run_stage(
                         yield descriptor, result
                     case _:
                         failures.append((descriptor, _failure(future)))
+                del waiting[future.key]
                 future.release()
     except OSError as error:
         raise WeglError(

@@ -6,7 +6,6 @@ import itertools
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -235,19 +234,6 @@ def written_at():
         }
 
     return times
-
-
-@pytest.fixture(scope="session")
-def wait_until():
-    """Wait until a condition holds, which is looked at often; an error after some seconds."""
-
-    def wait(condition, what, seconds=60):
-        deadline = time.monotonic() + seconds
-        while not condition():
-            assert time.monotonic() < deadline, f"waited {seconds} s for {what}"
-            time.sleep(0.01)
-
-    return wait
 
 
 def merged(values, tables):

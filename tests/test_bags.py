@@ -1,0 +1,105 @@
+import errno
+
+import pytest
+
+from wegl_dask import bags
+from wegl_dask.bags import StageError, run_stage
+from wegl_dask.errors import SourceError, TooManyRejectedError, WeglError
+
+
+def test_every_descriptor_comes_back_once_with_its_number(dask_client, monkeypatch):
+    monkeypatch.setattr(bags, "WAVE", 7)
+    monkeypatch.setattr(bags, "UNDER_WAY", 21)
+
+    def square(number):
+        return number**2
+
+    done = list(run_stage(dask_client, "square", square, range(50), retries=0))
+    assert sorted(done) == [(number, number**2) for number in range(50)]
+
+
+def test_nothing_is_submitted_for_no_descriptors(dask_client):
+    assert list(run_stage(dask_client, "nothing", abs, [], retries=0)) == []
+
+
+def test_the_same_call_is_computed_anew_each_time(dask_client, tmp_path):
+    calls = str(tmp_path)
+
+    def note(number):
+        import tempfile
+
+        tempfile.mkstemp(dir=calls)
+        return number
+
+    for _ in range(3):
+        list(run_stage(dask_client, "note", note, [1, 2], retries=0))
+    assert len([*tmp_path.iterdir()]) == 6
+
+
+@pytest.mark.parametrize("error", [WeglError("a"), SourceError("b"), TooManyRejectedError("c")])
+def test_an_error_meant_for_the_user_comes_through_as_it_is(error, dask_client):
+    def fail(number):
+        if number == 3:
+            raise error
+        return number
+
+    with pytest.raises(type(error), match=f"^{error}$") as caught:
+        list(run_stage(dask_client, "fail", fail, range(10), retries=3))
+    assert type(caught.value) is type(error)
+
+
+@pytest.mark.parametrize(("caused_by_system", "n_attempts"), [(True, 3), (False, 1)])
+def test_what_the_system_refused_is_tried_again_and_bad_input_is_not(
+    caused_by_system, n_attempts, dask_client, tmp_path
+):
+    calls, number = str(tmp_path), errno.EIO
+
+    def fail(_):
+        import tempfile
+
+        tempfile.mkstemp(dir=calls)
+        cause = OSError(number, "Input/output error") if caused_by_system else ValueError("not a number")
+        raise WeglError("cannot read it") from cause
+
+    with pytest.raises(WeglError, match=r"^cannot read it$"):
+        list(run_stage(dask_client, "fail", fail, [0], retries=2))
+    assert len([*tmp_path.iterdir()]) == n_attempts
+
+
+def test_other_errors_are_listed_when_all_else_is_done(dask_client):
+    def fail_on_odd(number):
+        if number % 2:
+            raise ZeroDivisionError(f"at {number}")
+        return number
+
+    with pytest.raises(StageError) as caught:
+        list(run_stage(dask_client, "halve", fail_on_odd, range(20), retries=0))
+    message = str(caught.value)
+    assert message.startswith("halve: 10 of 20 parts failed: ")
+    assert message.count("ZeroDivisionError: at ") == 5
+    assert "; and 5 more. What was finished stays valid" in message
+    assert isinstance(caught.value.__cause__, ZeroDivisionError)
+
+
+def test_the_finished_ones_are_handed_on_before_the_failed_ones_are_reported(dask_client):
+    def fail_on_odd(number):
+        if number % 2:
+            raise ZeroDivisionError
+        return number
+
+    results = run_stage(dask_client, "halve", fail_on_odd, range(20), retries=0)
+    assert {next(results)[0] for _ in range(10)} == set(range(0, 20, 2))
+    with pytest.raises(StageError):
+        next(results)
+
+
+def test_a_consumer_that_stops_cancels_what_is_under_way(dask_client, wait_until):
+    def busy(number):
+        import time
+
+        time.sleep(0.01 * number)
+        return number
+
+    for _ in run_stage(dask_client, "busy", busy, range(100), retries=0):
+        break
+    wait_until(lambda: not dask_client.cluster.scheduler.tasks, "the scheduler to forget the tasks")
