@@ -191,7 +191,8 @@ def ingest(
     """
     spec = run.spec
     with run.timed("ingest"):
-        expected = shard_fingerprints(plan, [cut for unit in plan.units for cut in unit.cuts], _how(spec))
+        how = _how(spec) if known is None else json.dumps([_how(spec), known.key, known.fingerprint])
+        expected = shard_fingerprints(plan, [cut for unit in plan.units for cut in unit.cuts], how)
         needed = {shard: value for shard, value in expected.items() if shards is None or shard in shards}
         records = _made_before(run, {shard: expected[shard] for shard in expected.keys() - needed.keys()})
         records |= run.finished("ingest", needed)
@@ -208,7 +209,7 @@ def ingest(
                 open_source(spec.source, spec.task),
                 plan_index=plan_index,
                 plan_fingerprint=_plan_fingerprint(plan),
-                how=_how(spec),
+                how=how,
                 max_nodes=spec.source.max_nodes,
                 directed=spec.edges.direction == "directed",
                 fail=spec.source.on_error == "fail",

@@ -134,8 +134,8 @@ class KnownRows:
             if was != graph_id:
                 raise _changed(name, f"row {row} has the id {graph_id!r}, and had {was!r}")
         if not self.may_regroup and rows.num_rows == sum(part.num_rows for part in parts):
-            _, name, row = found[0]
-            raise _changed(name, f"the bytes of row {row} and the {rows.num_rows - 1} that follow are others")
+            _, name, first = found[0]
+            raise _changed(name, f"rows {first} to {found[-1][2]} are others, or are at another place in it")
 
     def _require_new_places(
         self, parts: list[pa.Table], known: list[BoolArray], at_known_places: list[BoolArray]

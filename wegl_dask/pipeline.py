@@ -147,7 +147,7 @@ def ingest_job(
     """Run the stages up to the graph shards; parameters and errors as of `run_job`."""
     with _claimed(spec, client, overwrite=overwrite, progress=progress) as run:
         census = ingest(run, plan_source(run))
-        return _summary(run, census, notes=())
+        return summarize(run, census, notes=())
 
 
 @contextmanager
@@ -258,7 +258,7 @@ def finish(
         For the summary.
     """
     folder = run.folder
-    plans, others = _finished_before(folder, records)
+    plans, others = finished_before(folder, records)
     embedded = [*(record for record in others if record.stage == "embed"), *records.values()]
     kept = [model, *others, *census.records.values(), *records.values()]
     folder.remove_scratch()
@@ -267,7 +267,7 @@ def finish(
     folder.clean_temporary()
     if not run.spec.output.keep_graphs:
         folder.remove_graphs()
-    if run.parts_made or not _is_complete(folder):
+    if run.parts_made or not is_complete(folder):
         if run.spec.output.keep_graphs:
             _require_undisturbed(run, "ingest", census.records)
         _require_undisturbed(run, "embed", records)
@@ -284,10 +284,10 @@ def finish(
             },
         )
         folder.mark_success()
-    return _summary(run, census, notes=notes, model=model, records=records)
+    return summarize(run, census, notes=notes, model=model, records=records)
 
 
-def _finished_before(folder: RunFolder, own: Mapping[int, PartRecord]) -> tuple[list[PartRecord], list[PartRecord]]:
+def finished_before(folder: RunFolder, own: Mapping[int, PartRecord]) -> tuple[list[PartRecord], list[PartRecord]]:
     """Find the plans that are finished, with that of the shards `own`, and the records of the other shards of theirs."""
     embedded = {record.index: record for record in folder.records("embed")}
     ingested = {record.index: record for record in folder.records("ingest")}
@@ -301,7 +301,8 @@ def _finished_before(folder: RunFolder, own: Mapping[int, PartRecord]) -> tuple[
     return plans, others
 
 
-def _is_complete(folder: RunFolder) -> bool:
+def is_complete(folder: RunFolder) -> bool:
+    """Say whether a run has finished, with its manifest."""
     try:
         folder.read_manifest()
     except WeglError:
@@ -324,7 +325,7 @@ def _require_undisturbed(run: Run, stage: str, records: Mapping[int, PartRecord]
         )
 
 
-def _summary(
+def summarize(
     run: Run,
     census: ShardCensus,
     *,
@@ -332,6 +333,7 @@ def _summary(
     model: PartRecord | None = None,
     records: Mapping[int, PartRecord] | None = None,
 ) -> RunSummary:
+    """Sum up what was done: graphs read, or embedded where there are `records` of the stage embed."""
     parts, subfolder = (census.records, "graphs") if records is None else (records, "data")
     reasons, solved = census.reasons, Counter[str]()
     for record in (records or {}).values():

@@ -122,8 +122,13 @@ def _planned_rows(records: Sequence[PartRecord]) -> dict[int, int] | None:
     plans = [record for record in records if record.stage == "plan"]
     if not plans:
         return None
-    units = SourcePlan.from_json(plans[0].extra["plan"]).units
-    return {cut.shard: cut.n_rows for unit in units for cut in unit.cuts}
+    known = {record.index: int(record.extra.get("known", 0)) for record in records if record.stage == "ingest"}
+    return {
+        cut.shard: cut.n_rows - known.get(cut.shard, 0)
+        for plan in plans
+        for unit in SourcePlan.from_json(plan.extra["plan"]).units
+        for cut in unit.cuts
+    }
 
 
 def _stage(name: str, records: Sequence[PartRecord], planned: Mapping[int, int] | None) -> StageStatus | None:

@@ -31,7 +31,8 @@ def _job_arguments(command: Command) -> Command:
     return click.argument("job", type=click.Path(dir_okay=False))(command)
 
 
-def _overwrite_option(command: Command) -> Command:
+def overwrite_option(command: Command) -> Command:
+    """Add the option ``--overwrite``."""
     return click.option(
         "--overwrite", is_flag=True, help="Clear what an earlier run wrote in the output folder, and start anew."
     )(command)
@@ -39,7 +40,7 @@ def _overwrite_option(command: Command) -> Command:
 
 @click.command(cls=KeysCommand, short_help="Run a job: graphs in, embeddings in Parquet.")
 @_job_arguments
-@_overwrite_option
+@overwrite_option
 def run(job: str, overrides: tuple[str, ...], *, overwrite: bool) -> None:
     """Run the job file JOB, or what is missing of it: graphs in, embeddings in Parquet.
 
@@ -56,12 +57,12 @@ def run(job: str, overrides: tuple[str, ...], *, overwrite: bool) -> None:
     from wegl_dask.pipeline import run_job  # noqa: PLC0415  Dask is slow to import, and most commands do without
 
     spec = read_job(job, overrides)
-    print_summary(spec, _on_cluster(spec, run_job, overwrite=overwrite))
+    print_summary(spec, on_cluster(spec, run_job, overwrite=overwrite))
 
 
 @click.command(short_help="Make the graph shards of a job and stop.")
 @_job_arguments
-@_overwrite_option
+@overwrite_option
 def ingest(job: str, overrides: tuple[str, ...], *, overwrite: bool) -> None:
     """Read the source of the job file JOB into canonical graph shards, in graphs/ of its output folder, and stop.
 
@@ -70,7 +71,7 @@ def ingest(job: str, overrides: tuple[str, ...], *, overwrite: bool) -> None:
     from wegl_dask.pipeline import ingest_job  # noqa: PLC0415
 
     spec = read_job(job, overrides)
-    print_summary(spec, _on_cluster(spec, ingest_job, overwrite=overwrite))
+    print_summary(spec, on_cluster(spec, ingest_job, overwrite=overwrite))
 
 
 @click.command(short_help="Check a job file and its source without computing.")
@@ -138,7 +139,8 @@ def _first_comment(path: Any) -> str:
     return re.split(r"(?<=[.:;])\s", comment)[0].rstrip(".:;")
 
 
-def _on_cluster(spec: JobSpec, function: Callable[..., Any], **arguments: Any) -> Any:
+def on_cluster(spec: JobSpec, function: Callable[..., Any], **arguments: Any) -> Any:
+    """Call ``function(spec, client, **arguments)`` with a client on the cluster that the job names."""
     from wegl_dask.cluster import dashboard_link, open_client  # noqa: PLC0415
     from wegl_dask.storage import RunFolder  # noqa: PLC0415
 

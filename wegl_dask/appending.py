@@ -1,0 +1,214 @@
+"""An append: the rows of a source that a finished run does not have yet, embedded with its model into new parts.
+
+The first plan of a run is its job's; every append leaves one of its own beside it, whose shards are numbered on. An append
+that is killed goes on when it is started again; one that is refused leaves the run as it was.
+"""
+
+import json
+import tomllib
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import tomli_w
+from distributed import Client
+
+from wegl_dask.claims import changed_keys
+from wegl_dask.errors import JobFileError, SourceError, TooManyRejectedError, WeglError
+from wegl_dask.given_model import GivenModel
+from wegl_dask.ingest import ShardCensus, ingest, planned_shards, scan_source, write_plan
+from wegl_dask.known_rows import KnownRows, RowKey, known_rows
+from wegl_dask.pipeline import RunSummary, embed, finish, finished_before, is_complete, summarize
+from wegl_dask.progress import Progress
+from wegl_dask.records import PartRecord
+from wegl_dask.run import Run
+from wegl_dask.sources.base import SourcePlan, Unit, fingerprint
+from wegl_dask.spec import JobSpec
+from wegl_dask.storage import RunFolder
+
+APPENDED_TABLES = ("source", "task", "cluster")
+"""Keys and tables that an append takes from a job file; all others are those of the run."""
+
+
+def append_spec(out: str, job_toml: str | None, overrides: Sequence[str] = ()) -> JobSpec:
+    """Put the job of an append together.
+
+    Parameters
+    ----------
+    out : str
+        The run folder.
+    job_toml : str, optional
+        A job file whose `APPENDED_TABLES` are taken; the run's own by default.
+    overrides : sequence of str
+        Assignments such as ``"source.path=new.smi"``.
+
+    Raises
+    ------
+    JobFileError
+        If something is asked for that would make other embeddings than those of the run.
+    """
+    folder = RunFolder(out)
+    own = folder.job_toml()
+    try:
+        values = tomllib.loads(own)
+        given = {} if job_toml is None else tomllib.loads(job_toml)
+    except tomllib.TOMLDecodeError as error:
+        raise JobFileError(f"the job file, or {folder.location('job.toml')}, is not TOML: {error}") from error
+    values |= {key: given[key] for key in APPENDED_TABLES if key in given}
+    values["output"]["path"] = out
+    spec = JobSpec.from_toml(tomli_w.dumps(values), overrides, where="the append's job")
+    changes = [change for change in changed_keys(own, spec.to_toml()) if not change.startswith(("source.", "task:"))]
+    if changes:
+        raise JobFileError(
+            f"an append embeds as the run in {folder.location()} did, and this would change {'; '.join(changes)}: set keys of "
+            "source and cluster alone"
+        )
+    return spec
+
+
+def append_job(
+    spec: JobSpec, client: Client, *, key: RowKey = "row", progress: Callable[[str, int], Progress] = Progress
+) -> RunSummary:
+    """Embed the rows of a source that are new to a finished run.
+
+    Parameters
+    ----------
+    spec : JobSpec
+        See `append_spec`.
+    client : distributed.Client
+    key : {"row", "id"}, default "row"
+        What a row is known by: its file and number, for files that come new or grow at their end; or its ``graph_id``,
+        for files that are written anew, under another name each time. A row that was rejected is known as well.
+    progress : callable
+        Makes the progress display of a stage.
+
+    Returns
+    -------
+    RunSummary
+        Of the new rows.
+
+    Raises
+    ------
+    WeglError
+        If the run has not finished, or anything stops the append. The run is as it was before where the input is at
+        fault, and else goes on when it is appended to again.
+    """
+    folder = RunFolder(spec.output.path)
+    with folder.lock() as lock:
+        folder.claim(folder.job_toml())
+        folder.clean_temporary()
+        given = GivenModel.read(folder.url)
+        if spec.model.path is not None:
+            spec = given.completed(spec)
+        return _append(Run(spec, folder, lock, client, resumed=True, progress=progress), given, key)
+
+
+def _append(run: Run, given: GivenModel, key: RowKey) -> RunSummary:
+    folder = run.folder
+    model = _model_record(run)
+    plans, records = finished_before(folder, {})
+    if not plans or plans[0].index:
+        raise WeglError(f"the run in {folder.location()} has not finished: run its job again before appending to it")
+    plan = _new_shards(run, given, plans)
+    is_pending = len(folder.records("plan")) > len(plans)
+    if not plan.units or not (is_pending or is_complete(folder)):
+        _finish_first(run, model, plans[0], records)
+    if not plan.units:
+        return summarize(run, ShardCensus(plan, {}), notes=("no row is new",), model=model, records={})
+    folder.unmark_success()
+    index = plans[-1].index + 1
+    known = _write_known(run, index, key, records, n_shards=_next_shard(plans))
+    how = {"source": run.spec.source.model_dump(mode="json", exclude_none=True), "key": key}
+    write_plan(run, index, plan, appended=how)
+    try:
+        census = ingest(run, plan, plan_index=index, known=known)
+        notes = (f"{census.total('known'):,} rows were there before",) if census.total("known") else ()
+        return finish(run, census, model, embed(run, census, model), notes=notes)
+    except (SourceError, JobFileError, TooManyRejectedError):
+        folder.keep_only([model, *plans, *records])
+        folder.mark_success()
+        raise
+
+
+def _model_record(run: Run) -> PartRecord:
+    record = run.folder.record("reference", 0)
+    found = {} if record is None else run.finished("reference", {0: record.input_fingerprint})
+    if not found:
+        raise WeglError(f"the model in {run.folder.location('model')} is missing or was altered: restore it")
+    return found[0]
+
+
+def _new_shards(run: Run, given: GivenModel, plans: Sequence[PartRecord]) -> SourcePlan:
+    """Scan the source: the plan of the shards that are not in an earlier plan, numbered on."""
+    base = SourcePlan.from_json(plans[0].extra["plan"])
+    plan, _ = scan_source(run, plans[0].extra["nodes_per_shard"])
+    plan = plan.numbered_as(given.schema, given.origin.numbering)
+    plan = _labelled_as(plan, base, run.spec.source.kind)
+    known = {
+        (unit["piece"], cut["fingerprint"], json.dumps(cut["where"], sort_keys=True))
+        for record in plans
+        for unit in record.extra["plan"]["units"]
+        for cut in unit["cuts"]
+    }
+    units = []
+    shard = _next_shard(plans)
+    for unit in plan.units:
+        cuts = []
+        for cut in unit.cuts:
+            if (unit.piece, cut.fingerprint, json.dumps(cut.where, sort_keys=True)) not in known:
+                cuts.append(replace(cut, shard=shard))
+                shard += 1
+        if cuts:
+            units.append(Unit(unit.piece, tuple(cuts)))
+    return replace(plan, units=tuple(units))
+
+
+def _labelled_as(plan: SourcePlan, base: SourcePlan, kind: str) -> SourcePlan:
+    """Read labels and columns as those of the run are, so that all parts are alike.
+
+    Raises
+    ------
+    SourceError
+        If the source has labels of another kind, or other columns are passed through.
+    """
+    if plan.extra_columns != base.extra_columns:
+        raise SourceError(
+            f"source.extra_columns passes through {list(plan.extra_columns)}, and the run has {list(base.extra_columns)}: "
+            "name the same"
+        )
+    # New rows may be without labels where a source can read them all the same.
+    may_lack = plan.labels.kind == "none" and kind in {"smiles", "sdf", "networkx", "pyg"}
+    is_alike = plan.labels.kind == base.labels.kind and plan.labels.task_names == base.labels.task_names
+    if kind == "graph_parquet":
+        is_alike = plan.labels == base.labels
+    if not (is_alike or may_lack) or ("classes" in plan.details) != ("classes" in base.details):
+        raise SourceError(
+            f"the source has labels of kind {plan.labels.kind!r} {list(plan.labels.class_names or plan.labels.task_names)}, "
+            f"and the run has {base.labels.kind!r} {list(base.labels.class_names or base.labels.task_names)}: append rows "
+            "with labels alike"
+        )
+    classes = {"classes": base.details["classes"]} if "classes" in base.details else {}
+    return replace(plan, labels=base.labels, details={**plan.details, **classes})
+
+
+def _next_shard(plans: Sequence[PartRecord]) -> int:
+    return 1 + max(shard for plan in plans for shard in planned_shards(plan))
+
+
+def _write_known(run: Run, index: int, key: RowKey, records: Sequence[PartRecord], *, n_shards: int) -> KnownRows:
+    """Keep the ranges of the rows that are there where the workers find them."""
+    rows = known_rows(record for record in records if record.stage == "ingest")
+    hashed = fingerprint(json.dumps(rows, sort_keys=True))
+    with run.folder.recording("known", index, hashed) as part:
+        part.note(rows=rows)
+    return KnownRows(index, n_shards, key, run.spec.source.kind == "networkx", hashed)
+
+
+def _finish_first(run: Run, model: PartRecord, plan: PartRecord, records: Sequence[PartRecord]) -> None:
+    """End what an earlier run or append, which was killed near its end, has left undone."""
+    shards = planned_shards(plan)
+    ingested, embedded = (
+        {record.index: record for record in records if record.stage == stage and record.index in shards}
+        for stage in ("ingest", "embed")
+    )
+    census = ShardCensus(SourcePlan.from_json(plan.extra["plan"]), ingested)
+    finish(run, census, model, embedded, notes=())

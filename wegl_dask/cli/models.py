@@ -1,0 +1,109 @@
+"""Commands that embed with a model that is there already: transform, append."""
+
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+import tomli_w
+
+from wegl_dask.cli.jobs import on_cluster, overwrite_option
+from wegl_dask.cli.summary import print_summary
+from wegl_dask.errors import JobFileError
+from wegl_dask.spec import JobSpec
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+TRANSFORMED_TABLES = ("name", "task", "source", "output", "cluster", "train")
+"""Keys and tables that a transform takes from a job file; what shapes the embedding is the model's."""
+
+
+def _source_options(command: Command) -> Command:
+    command = click.option(
+        "--set",
+        "overrides",
+        multiple=True,
+        metavar="KEY=VALUE",
+        help="Set a key, such as source.path=new.smi. May be repeated.",
+    )(command)
+    return click.option(
+        "--source",
+        "job",
+        type=click.Path(dir_okay=False),
+        help="Job file whose table [source] says what to read, with its task and its tables [output] and [cluster].",
+    )(command)
+
+
+@click.command(short_help="Embed graphs with a model that was fitted before.")
+@click.argument("model")
+@_source_options
+@click.option("--output", help="The run folder; output.path of the job file if not given.")
+@overwrite_option
+def transform(model: str, job: str | None, overrides: tuple[str, ...], output: str | None, *, overwrite: bool) -> None:
+    """Embed graphs with MODEL: the run folder of a job, or the folder that WEGL.save wrote.
+
+    The source is that of a job file, which may have no other table; what else shapes the embedding is the model's. The
+    result is a run folder like that of a job, with a copy of the model, and is resumed in the same way. Categories
+    that the fit has not seen are fine, graphs with categories outside its vocabulary are rejected, and other numbers
+    of features are an error.
+
+    A job file with the key model.path does the same with  wegl-dask run.
+
+    \b
+    Examples:
+      wegl-dask transform runs/chembl --source june.toml --output runs/june
+      wegl-dask transform runs/chembl --source job.toml --set source.path=june.smi --output runs/june
+    """  # noqa: D301  click wants the control character
+    from wegl_dask.pipeline import run_job  # noqa: PLC0415  Dask is slow to import
+
+    values = {} if job is None else {key: value for key, value in _read(job).items() if key in TRANSFORMED_TABLES}
+    values["model"] = {"path": model}
+    if output is not None:
+        values["output"] = {**values.get("output", {}), "path": output}
+    spec = JobSpec.from_toml(tomli_w.dumps(values), overrides, where=job or "wegl-dask transform")
+    print_summary(spec, on_cluster(spec, run_job, overwrite=overwrite))
+
+
+@click.command(short_help="Embed the rows that are new to a finished run.")
+@click.argument("out")
+@_source_options
+@click.option(
+    "--by-id",
+    is_flag=True,
+    help="Know a row by its id, and not by its file and number: for files that are written anew each time.",
+)
+def append(out: str, job: str | None, overrides: tuple[str, ...], *, by_id: bool) -> None:
+    """Embed what is new in the source of the finished run OUT, with its model, into new parts of its folder data/.
+
+    Run night after night, it does what has come since. By default a row is known by its file and its number in it: new
+    files of a folder or glob are read, and new rows at the end of files; a file that changed otherwise is an error.
+    With --by-id the whole source is read and rows whose id is new are embedded; then a file that is written anew needs
+    a new name. In both cases rows that were rejected before are not tried again.
+
+    The source is that of the run; --source and --set name another one with the same features, labels and columns. If
+    the input is at fault the run stays as it was. If it is killed, the same command goes on.
+
+    \b
+    Examples:
+      wegl-dask append runs/chembl
+      wegl-dask append runs/chembl --by-id --set source.path=export-2026-06-01.csv
+    """  # noqa: D301  click wants the control character
+    from wegl_dask.appending import append_job, append_spec  # noqa: PLC0415
+
+    spec = append_spec(out, None if job is None else _text(job), overrides)
+    print_summary(spec, on_cluster(spec, append_job, key="id" if by_id else "row"))
+
+
+def _text(job: str) -> str:
+    try:
+        return Path(job).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise JobFileError(f"cannot read the job file {job}: {error}") from error
+
+
+def _read(job: str) -> dict[str, Any]:
+    try:
+        return tomllib.loads(_text(job))
+    except tomllib.TOMLDecodeError as error:
+        raise JobFileError(f"{job} is not TOML: {error}") from error
