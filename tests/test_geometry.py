@@ -257,3 +257,18 @@ def test_bounds_hold_where_there_is_nothing_to_spare():
             exact = assignment_distance(clouds[i], clouds[j])
             bound = wasserstein_bound(phi[i], phi[j], *found.transport_cost[[i, j]])
             assert exact <= bound <= exact + width
+
+
+def test_bounds_hold_for_entropic_plans_too(embedded):
+    data = embedded("mutag")
+    first = own_points(data.canonical, 0)
+    found = [
+        embed_points(data.canonical.slice(0, 20), data.reference, solver="sinkhorn", regularization=level)
+        for level in (0.01, 0.3)
+    ]
+    for i in range(1, 20):
+        exact = wasserstein_distance(*first, *own_points(data.canonical, i))
+        for result in found:
+            assert result.entropic[[0, i]].all()
+            bound = wasserstein_bound(result.phi[0], result.phi[i], *result.transport_cost[[0, i]])
+            assert exact <= bound * (1 + 1e-6)
