@@ -22,6 +22,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.spatial.distance import cdist
 
+from wegl_dask import sinkhorn
 from wegl_dask.certificate import EXCESS_TOLERANCE, possible_excess
 from wegl_dask.graphs import IntArray, offsets_from_counts
 from wegl_dask.network_simplex import OPTIMAL
@@ -36,6 +37,9 @@ MARGINAL_TOLERANCE = 1e-7
 
 COST_ENTRIES = 131_072
 """Entries of the cost matrix of the graphs that are solved in one go: 1 MB, which stays in a core's cache."""
+
+LARGEST_EXACT = 16_000_000
+"""Pairs of points for which an exact plan is tried where the entropic one has failed: it takes 66 bytes a pair."""
 
 SINKHORN_ITERATIONS = 20_000
 
@@ -174,7 +178,20 @@ def embed_points(
     )
     entropic_size = {"exact": np.inf, "sinkhorn": -1, "auto": auto_size}[solver]
     for start, stop in _cost_blocks(points.offsets, n_reference):
-        block = _Block.of(points.slice(start, stop), reference)
+        graphs = points.slice(start, stop)
+        if stop - start == 1 and len(graphs.points) * n_reference > max(entropic_size, COST_ENTRIES):
+            try:
+                solution = _embed_in_strips(graphs, reference, regularization)
+            except PlanError as error:
+                if len(graphs.points) * n_reference > LARGEST_EXACT:
+                    result.failures[start] = f"{error}; there are too many pairs of points for an exact plan"
+                    result.phi[start] = np.nan
+                    continue
+            else:
+                result.phi[start], result.transport_cost[start], result.regularization[start] = solution
+                result.entropic[start] = True
+                continue
+        block = _Block.of(graphs, reference)
         exact = np.diff(block.offsets) * n_reference <= entropic_size
         solved = block.solve_exactly(np.flatnonzero(exact), certified_every)
         for graph in np.flatnonzero(~solved).tolist():
@@ -235,7 +252,7 @@ def exact_plan(
 def sinkhorn_plan(
     reference_weights: FloatMatrix, weights: FloatMatrix, costs: FloatMatrix, regularization: float
 ) -> FloatMatrix:
-    """Solve the entropic problem with POT's Sinkhorn iteration in the log domain.
+    """Solve the entropic problem by Sinkhorn's iteration in the log domain.
 
     Parameters
     ----------
@@ -250,19 +267,16 @@ def sinkhorn_plan(
         If there are no points, a cost is not finite, or the marginals did not converge.
     """
     _require_finite(costs)
-    from ot.bregman import sinkhorn_log  # noqa: PLC0415  POT imports every backend it finds: only when it is needed
-
-    plan: FloatMatrix = sinkhorn_log(
-        reference_weights,
-        weights,
-        costs,
-        regularization,
-        numItermax=SINKHORN_ITERATIONS,
-        stopThr=MARGINAL_TOLERANCE / 10,
-        warn=False,
-    )
+    problem = sinkhorn.Problem.of_costs(reference_weights, weights, costs)
+    plan = _entropic_potentials(problem, regularization).plan(slice(None), costs)
     _require_marginals(plan, reference_weights, weights, "sinkhorn solver")
     return plan
+
+
+def _entropic_potentials(problem: sinkhorn.Problem, regularization: float) -> sinkhorn.Potentials:
+    return sinkhorn.solve(
+        problem, regularization, tolerance=MARGINAL_TOLERANCE / 10, max_iterations=SINKHORN_ITERATIONS
+    )
 
 
 @dataclass(frozen=True)
@@ -390,6 +404,31 @@ class _Block:
         return phi.reshape(len(phi), -1), cost
 
 
+def _embed_in_strips(
+    graph: WeightedPoints, reference: FloatMatrix, regularization: float
+) -> tuple[FloatMatrix, float, float]:
+    """Embed one large graph by an entropic plan: phi, the transport cost, and the regularisation in units of the cost."""
+    n_reference = len(reference)
+    reference_weights = np.full(n_reference, 1.0 / n_reference)
+    problem = sinkhorn.Problem.of_points(reference, reference_weights, graph.points, graph.weights)
+    largest = 0.0
+    for _, costs in problem.strips():
+        _require_finite(costs)
+        largest = max(largest, float(costs.max()))
+    absolute = regularization * (largest or 1.0)
+    potentials = _entropic_potentials(problem, absolute)
+    average, cost = np.zeros_like(reference), 0.0
+    row_sums, column_error = np.zeros(n_reference), 0.0
+    for own, costs in problem.strips():
+        plan = potentials.plan(own, costs)
+        average += plan @ graph.points[own]
+        cost += float(np.vdot(plan, costs))
+        row_sums += plan.sum(axis=1)
+        column_error = max(column_error, float(abs(plan.sum(axis=0) - graph.weights[own]).max()))
+    _require_small(max(column_error, float(abs(row_sums - reference_weights).max())), "sinkhorn solver")
+    return ((average * n_reference - reference) / np.sqrt(n_reference)).ravel(), cost, absolute
+
+
 def _normalizing_factor(largest: FloatMatrix) -> FloatMatrix:
     """Power of two that brings the largest cost of a problem to between 1/2 and 1.
 
@@ -415,7 +454,10 @@ def _require_finite(costs: FloatMatrix) -> None:
 def _require_marginals(plan: FloatMatrix, reference_weights: FloatMatrix, weights: FloatMatrix, who: str) -> None:
     if plan.min() < 0:
         raise PlanError(f"{who}: the plan has a negative entry, {plan.min():.1e}")
-    error = max(abs(plan.sum(axis=1) - reference_weights).max(), abs(plan.sum(axis=0) - weights).max())
+    _require_small(max(abs(plan.sum(axis=1) - reference_weights).max(), abs(plan.sum(axis=0) - weights).max()), who)
+
+
+def _require_small(error: float, who: str) -> None:
     if not error <= MARGINAL_TOLERANCE:
         raise PlanError(f"{who}: marginals of the plan are off by {error:.1e}; {MARGINAL_TOLERANCE:.0e} is allowed")
 

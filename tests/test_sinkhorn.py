@@ -1,0 +1,109 @@
+import tracemalloc
+
+import numpy as np
+import pytest
+from scipy.spatial.distance import cdist
+
+from wegl_dask import sinkhorn, transport
+from wegl_dask.sinkhorn import Problem, solve
+from wegl_dask.transport import WeightedPoints, embed_points
+
+
+@pytest.fixture
+def problem():
+    """Reference, its weights, points and theirs: 7 against 40 in the plane."""
+    rng = np.random.default_rng(0)
+    weights = rng.random(40) + 0.1
+    return rng.standard_normal((7, 2)), np.full(7, 1 / 7), rng.standard_normal((40, 2)) + 1.0, weights / weights.sum()
+
+
+@pytest.mark.parametrize("width", [3, 40])
+@pytest.mark.parametrize("regularization", [2.0, 0.1])
+def test_the_plan_is_that_of_pot_whatever_the_strips(monkeypatch, problem, width, regularization):
+    from ot.bregman import sinkhorn_log
+
+    reference, reference_weights, points, weights = problem
+    costs = cdist(reference, points, "sqeuclidean")
+    expected = sinkhorn_log(reference_weights, weights, costs, regularization, numItermax=10_000, stopThr=1e-11)
+    monkeypatch.setattr(sinkhorn, "STRIP_ENTRIES", 7 * width)
+    for given in (Problem.of_points(*problem), Problem.of_costs(reference_weights, weights, costs)):
+        potentials = solve(given, regularization, tolerance=1e-11, max_iterations=10_000)
+        np.testing.assert_allclose(potentials.plan(slice(None), costs), expected, rtol=1e-6, atol=1e-10)
+
+
+def test_costs_far_beyond_the_regularisation_leave_finite_potentials(problem):
+    potentials = solve(Problem.of_points(*problem), 1e-4, tolerance=1e-9, max_iterations=50)
+    assert np.isfinite(potentials.reference).all()
+    assert np.isfinite(potentials.points).all()
+
+
+def test_points_without_weight_get_no_mass():
+    weights = np.array([0.5, 0.0, 0.5])
+    costs = np.array([[0.0, 1.0, 2.0], [3.0, 0.0, 1.0]])
+    potentials = solve(Problem.of_costs(np.full(2, 0.5), weights, costs), 0.5, tolerance=1e-12, max_iterations=10_000)
+    plan = potentials.plan(slice(None), costs)
+    np.testing.assert_allclose(plan.sum(axis=0), weights, atol=1e-11)
+    np.testing.assert_allclose(plan.sum(axis=1), 0.5, atol=1e-11)
+
+
+@pytest.fixture
+def graphs():
+    """A reference of 20 points, and canonical graphs of 30, 400 and 25 points."""
+    rng = np.random.default_rng(1)
+    sizes = (30, 400, 25)
+    points = rng.standard_normal((sum(sizes), 3))
+    weights = np.concatenate([np.full(size, 1 / size) for size in sizes])
+    return WeightedPoints(points, weights, np.cumsum([0, *sizes])), rng.standard_normal((20, 3))
+
+
+@pytest.mark.parametrize("solver", ["sinkhorn", "auto"])
+def test_a_large_graph_is_embedded_in_strips_as_it_is_at_once(monkeypatch, graphs, solver):
+    points, reference = graphs
+    at_once = embed_points(points, reference, solver=solver, auto_size=1000)
+    monkeypatch.setattr(transport, "COST_ENTRIES", 2000)
+    monkeypatch.setattr(sinkhorn, "STRIP_ENTRIES", 1234)
+    in_strips = embed_points(points, reference, solver=solver, auto_size=1000)
+    assert (
+        in_strips.entropic.tolist() == at_once.entropic.tolist() == [solver == "sinkhorn", True, solver == "sinkhorn"]
+    )
+    assert in_strips.failures == {}
+    np.testing.assert_allclose(in_strips.phi, at_once.phi, atol=1e-9)
+    np.testing.assert_allclose(in_strips.transport_cost, at_once.transport_cost, rtol=1e-9)
+    np.testing.assert_allclose(in_strips.regularization, at_once.regularization, rtol=1e-12)
+
+
+def test_neither_costs_nor_plan_of_a_large_graph_are_ever_whole(monkeypatch):
+    rng = np.random.default_rng(2)
+    points = WeightedPoints(rng.standard_normal((20_000, 4)), np.full(20_000, 1 / 20_000), np.array([0, 20_000]))
+    reference = rng.standard_normal((30, 4))
+    monkeypatch.setattr(sinkhorn, "STRIP_ENTRIES", 30_000)
+    tracemalloc.start()
+    result = embed_points(points, reference, solver="auto", auto_size=100_000, regularization=0.2)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert result.entropic.all()
+    assert peak < 20_000 * 30 * 8 / 2
+
+
+def test_a_large_graph_whose_iteration_does_not_end_is_solved_exactly_or_rejected(monkeypatch, graphs):
+    points, reference = graphs
+    exact = embed_points(points, reference)
+    monkeypatch.setattr(transport, "COST_ENTRIES", 2000)
+    monkeypatch.setattr(transport, "SINKHORN_ITERATIONS", 1)
+    result = embed_points(points, reference, solver="auto", auto_size=1000)
+    assert not result.entropic.any()
+    np.testing.assert_array_equal(result.phi, exact.phi)
+    monkeypatch.setattr(transport, "LARGEST_EXACT", 7999)
+    result = embed_points(points, reference, solver="auto", auto_size=1000)
+    assert list(result.failures) == [1]
+    assert result.failures[1].startswith("sinkhorn solver: marginals of the plan are off by")
+    assert result.failures[1].endswith("there are too many pairs of points for an exact plan")
+    np.testing.assert_array_equal(np.isnan(result.phi).all(axis=1), [False, True, False])
+
+
+def test_a_large_graph_with_points_that_are_not_finite_fails_alone(monkeypatch, graphs):
+    points, reference = graphs
+    points.points[100, 0] = np.nan
+    monkeypatch.setattr(transport, "COST_ENTRIES", 2000)
+    result = embed_points(points, reference, solver="auto", auto_size=1000)
+    assert result.failures == {1: "the transport costs are not finite"}
