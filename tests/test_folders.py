@@ -101,7 +101,11 @@ def test_other_processes_are_seen_at_once(run_folder):
         separate = Folder(run_folder.url, run_folder.storage_options | {"default_block_size": 2**20})
         assert separate.listing("data") == {"a": 1}
         run_folder.write("data/b", b"22")
+        assert separate.read("data/b") == b"22"
+        assert separate.sha256("data/b") == hashlib.sha256(b"22").hexdigest()
         assert separate.listing("data") == {"a": 1, "b": 2}
+        run_folder.remove("data/b")
+        assert separate.read_if_there("data/b") is None
 
 
 def test_damaged_parquet_is_named(run_folder):

@@ -161,8 +161,6 @@ class Folder:
                 return _list_local(Path(self.url, name))
             store, root = self._store()
             path = f"{root}/{name}".rstrip("/")
-            # Other processes write here too: what this one remembers of the folder is out of date.
-            store.invalidate_cache()
             return {
                 PurePosixPath(entry["name"]).name: None if entry["type"] == "directory" else int(entry["size"])
                 for entry in store.ls(path, detail=True)
@@ -176,7 +174,6 @@ class Folder:
             if self.is_local:
                 return datetime.fromtimestamp(Path(self.url, name).stat().st_mtime).astimezone()
             store, root = self._store()
-            store.invalidate_cache()
             moment: datetime = store.modified(f"{root}/{name}")
             return moment
         return None
@@ -234,6 +231,8 @@ class Folder:
         if self._is_on_s3:
             # Each of them would be a round of attempts of the client, which repeats whatever is worth repeating.
             store.retries = 1
+        # Other processes write here too: a listing that this one remembers is out of date.
+        store.invalidate_cache()
         return store, root.rstrip("/")
 
     @property
@@ -245,7 +244,8 @@ class Folder:
             return {**self.storage_options}
         configured = fsspec.config.conf.get("s3", {}).get("config_kwargs", {})
         client = {**S3_CLIENT, **configured, **self.storage_options.get("config_kwargs", {})}
-        return {**self.storage_options, "config_kwargs": client}
+        # With a cache of listings, what another process has written since the last listing would not be there.
+        return {"use_listings_cache": False, **self.storage_options, "config_kwargs": client}
 
     @contextlib.contextmanager
     def _explained(self, action: str, name: str) -> Iterator[None]:

@@ -125,8 +125,10 @@ class PartRecorder:
         self._files: list[PartFile] = []
         self._extra: dict[str, Any] = {}
         self._started = time.perf_counter()
-        # From here on the files of an earlier attempt may be replaced, so its record must not vouch for them.
-        folder.remove(record_path(stage, index))
+        # From here on the files of an earlier attempt may be replaced, so its record must not vouch for them. Where there
+        # is none, a store is not asked to remove it: it might be slow, and do so when the new one is there.
+        if folder.read_if_there(record_path(stage, index)) is not None:
+            folder.remove(record_path(stage, index))
 
     def write(self, folder: str, content: Content, *, rows: int | None = None, tag: str = "") -> PartFile:
         """Write a part file.
