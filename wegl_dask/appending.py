@@ -4,10 +4,12 @@ The first plan of a run is its job's; every append leaves one of its own beside 
 that is killed goes on when it is started again; one that is refused leaves the run as it was.
 """
 
+import asyncio
 import json
 import tomllib
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import tomli_w
 from distributed import Client
@@ -124,9 +126,20 @@ def _append(run: Run, given: GivenModel, key: RowKey) -> RunSummary:
         notes = (f"{census.total('known'):,} rows were there before",) if census.total("known") else ()
         return finish(run, census, model, embed(run, census, model), notes=notes)
     except (SourceError, JobFileError, TooManyRejectedError):
+        _await_tasks(run.client)
         folder.keep_only([model, *plans, *records])
         folder.mark_success()
         raise
+
+
+def _await_tasks(client: Client) -> None:
+    """Wait for the tasks of a stage that has failed: one that runs already is not stopped when it is cancelled."""
+
+    async def settled(dask_worker: Any) -> None:
+        while any(str(task.key).lstrip("('").startswith(("ingest", "embed")) for task in dask_worker.state.executing):  # noqa: ASYNC110  no event tells
+            await asyncio.sleep(0.05)
+
+    client.run(settled)
 
 
 def _model_record(run: Run) -> PartRecord:
@@ -200,7 +213,7 @@ def _write_known(run: Run, index: int, key: RowKey, records: Sequence[PartRecord
     hashed = fingerprint(json.dumps(rows, sort_keys=True))
     with run.folder.recording("known", index, hashed) as part:
         part.note(rows=rows)
-    return KnownRows(index, n_shards, key, run.spec.source.kind == "networkx", hashed)
+    return KnownRows(index, n_shards, key, hashed)
 
 
 def _finish_first(run: Run, model: PartRecord, plan: PartRecord, records: Sequence[PartRecord]) -> None:

@@ -1,7 +1,8 @@
 """Which rows of its input a run has already, so that an append embeds the others alone."""
 
+import io
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, Literal
@@ -12,16 +13,25 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from wegl_dask.errors import SourceError
+from wegl_dask.graphs import GraphBatch, IntArray
 from wegl_dask.records import PartRecord, part_path
+from wegl_dask.shards import IngestedShard, ingest_shard, read_shard
 from wegl_dask.sources.base import SourceShard
 from wegl_dask.storage import RunFolder
 
 RowRanges = dict[str, list[list[int]]]
 """For every source file the ranges ``[first, last + 1]`` of its rows, in ascending order."""
 
+Places = Mapping[str, list[list[int]]]
+"""For every source file the ranges of its rows that are known, ``[first, last + 1, shard]``, in ascending order."""
+
 RowKey = Literal["row", "id"]
 
 _KEYS = ["graph_id", "source_file", "source_row"]
+_GRAPH_ARRAYS = (
+    *("edge_source", "edge_target", "node_categories", "node_attributes"),
+    *("edge_categories", "edge_attributes"),
+)
 BoolArray = npt.NDArray[np.bool_]
 
 
@@ -78,8 +88,6 @@ class KnownRows:
         Number of shards before it.
     key : {"row", "id"}
         What a row is known by: its file and number, or its ``graph_id``.
-    may_regroup : bool
-        A shard may have other rows than it had, though no file has changed, as with a file a graph.
     fingerprint : str
         Of that record.
     """
@@ -87,68 +95,122 @@ class KnownRows:
     append: int
     n_shards: int
     key: RowKey
-    may_regroup: bool
     fingerprint: str
 
-    def leave_out(self, folder: RunFolder, shard: SourceShard) -> tuple[SourceShard, int]:
+    def leave_out(
+        self, folder: RunFolder, shard: SourceShard, *, max_nodes: int | None, directed: bool
+    ) -> tuple[SourceShard, int]:
         """Take the rows that are known out of a shard as read: the rest, and how many they were.
+
+        Rows that are known by their place are compared with what they were: the ids, and the graphs, or the numbers of
+        nodes where graphs were not kept.
 
         Raises
         ------
         SourceError
             If the input has changed in another way than by new rows.
         """
+        known_places = _known(folder, self.append, self.fingerprint)
         parts = [shard.rows.select(_KEYS), shard.rejected.select(_KEYS)]
-        at_known_places = [_at_known_places(part, _known(folder, self.append, self.fingerprint)) for part in parts]
-        if self.key == "row":
-            known = at_known_places
-            self._require_unchanged(folder, parts, known)
-        else:
+        at_known_places = [_at_known_places(part, known_places) for part in parts]
+        known = at_known_places
+        if self.key == "id":
             ids = _known_ids(folder, self.n_shards, self.fingerprint)
             known = [pc.is_in(part.column("graph_id"), value_set=ids).to_numpy() for part in parts]
-            self._require_new_places(parts, known, at_known_places)
+            _require_new_places(parts, known, at_known_places)
         n_known = sum(int(mask.sum()) for mask in known)
         if not n_known:
             return shard, 0
-        graphs_kept = np.flatnonzero(~known[0])
-        rest = replace(
-            shard,
-            graphs=shard.graphs.take(graphs_kept),
-            rows=shard.rows.take(pa.array(graphs_kept)),
-            rejected=shard.rejected.filter(pa.array(~known[1])),
-        )
-        return rest, n_known
+        if self.key == "row":
+            before = ingest_shard(_chosen(shard, known), max_nodes=max_nodes, directed=directed)
+            self._require_unchanged(folder, before, known_places)
+        return _chosen(shard, [~mask for mask in known]), n_known
 
-    def _require_unchanged(self, folder: RunFolder, parts: list[pa.Table], known: list[BoolArray]) -> None:
-        """Compare the rows at known places with those that were there, as far as ids tell."""
-        rows = pa.concat_tables([part.filter(pa.array(mask)) for part, mask in zip(parts, known, strict=True)])
-        if not rows.num_rows:
-            return
-        ranges = _known(folder, self.append, self.fingerprint)
-        found = list(zip(*(rows.column(name).to_pylist() for name in _KEYS), strict=True))
-        before: dict[tuple[str, int], str] = {}
-        for shard in sorted({_shard_of(ranges[name], row) for _, name, row in found}):
-            before |= _ids_by_place(folder, shard, self.fingerprint)
-        for graph_id, name, row in found:
-            was = before.get((name, row))
-            if was != graph_id:
-                raise _changed(name, f"row {row} has the id {graph_id!r}, and had {was!r}")
-        if not self.may_regroup and rows.num_rows == sum(part.num_rows for part in parts):
-            _, name, first = found[0]
-            raise _changed(name, f"rows {first} to {found[-1][2]} are others, or are at another place in it")
-
-    def _require_new_places(
-        self, parts: list[pa.Table], known: list[BoolArray], at_known_places: list[BoolArray]
-    ) -> None:
-        for part, by_id, by_place in zip(parts, known, at_known_places, strict=True):
-            for row in part.filter(pa.array(by_place & ~by_id)).slice(0, 1).to_pylist():
-                raise SourceError(
-                    f"{row['source_file']}, row {row['source_row']} (id {row['graph_id']}) is new, and a row of that file and "
-                    "number was embedded before: a file that is written anew needs a name of its own each time"
-                )
+    def _require_unchanged(self, folder: RunFolder, found: IngestedShard, places: Places) -> None:
+        for row in found.rejected.to_pylist():
+            before = _earlier(folder, _shard_of(places, row), self.fingerprint)
+            if before.position(row) is not None:
+                raise _changed(row, f"cannot be embedded any more: {row['reason']}")
+        for index, row in enumerate(found.rows.select(_KEYS).to_pylist()):
+            before = _earlier(folder, _shard_of(places, row), self.fingerprint)
+            position = before.position(row)
+            # A row that was rejected is not tried again, whatever it is now.
+            if position is None:
+                continue
+            if before.ids[position] != row["graph_id"]:
+                raise _changed(row, f"had the id {before.ids[position]!r}")
+            if not before.is_equal(position, found.graphs[index]):
+                raise _changed(row, "is another graph now")
 
 
-def _at_known_places(rows: pa.Table, known: Mapping[str, list[list[int]]]) -> BoolArray:
+@dataclass(frozen=True)
+class _Earlier:
+    """A shard that was embedded before.
+
+    Attributes
+    ----------
+    ids : list of str
+    positions : dict
+        From file and number of a row to its position.
+    node_counts : int, (n_graphs,)
+    graphs : GraphBatch or None
+        None where they were not kept.
+    """
+
+    ids: list[str]
+    positions: dict[tuple[str, int], int]
+    node_counts: IntArray
+    graphs: GraphBatch | None
+
+    def position(self, row: Mapping[str, Any]) -> int | None:
+        return self.positions.get((row["source_file"], row["source_row"]))
+
+    def is_equal(self, position: int, graph: GraphBatch) -> bool:
+        if self.graphs is None:
+            return int(self.node_counts[position]) == graph.n_nodes
+        was = self.graphs[position]
+        return all(np.array_equal(getattr(was, name), getattr(graph, name)) for name in _GRAPH_ARRAYS)
+
+
+@lru_cache(maxsize=4)
+def _earlier(folder: RunFolder, shard: int, fingerprint: str) -> _Earlier:  # noqa: ARG001  keys the cache
+    graphs, columns = None, [*_KEYS, "num_nodes"]
+    content = folder.read_if_there(part_path("graphs", shard))
+    if content is not None:
+        stored = read_shard(io.BytesIO(content))
+        graphs, table, counts = stored.graphs, stored.rows.select(_KEYS), stored.graphs.node_counts
+    else:
+        with folder.parquet(part_path("data", shard)) as file:
+            table = file.read(columns=columns, use_threads=False)
+        counts = table.column("num_nodes").to_numpy()
+    ids, names, numbers = (table.column(name).to_pylist() for name in _KEYS)
+    places = {place: position for position, place in enumerate(zip(names, numbers, strict=True))}
+    return _Earlier(ids, places, counts, graphs)
+
+
+def _chosen(shard: SourceShard, masks: Sequence[BoolArray]) -> SourceShard:
+    """Choose rows of a shard as read: of those that are graphs, and of those that never became one."""
+    graphs = np.flatnonzero(masks[0])
+    return replace(
+        shard,
+        graphs=shard.graphs.take(graphs),
+        rows=shard.rows.take(pa.array(graphs)),
+        rejected=shard.rejected.filter(pa.array(masks[1])),
+    )
+
+
+def _require_new_places(
+    parts: Sequence[pa.Table], known: Sequence[BoolArray], at_known_places: Sequence[BoolArray]
+) -> None:
+    for part, by_id, by_place in zip(parts, known, at_known_places, strict=True):
+        for row in part.filter(pa.array(by_place & ~by_id)).slice(0, 1).to_pylist():
+            raise SourceError(
+                f"{row['source_file']}, row {row['source_row']} (id {row['graph_id']}) is new, and a row of that file and "
+                "number was embedded before: a file that is written anew needs a name of its own each time"
+            )
+
+
+def _at_known_places(rows: pa.Table, known: Places) -> BoolArray:
     result = np.zeros(rows.num_rows, dtype=np.bool_)
     if not rows.num_rows:
         return result
@@ -163,32 +225,26 @@ def _at_known_places(rows: pa.Table, known: Mapping[str, list[list[int]]]) -> Bo
     return result
 
 
-def _shard_of(ranges: list[list[int]], row: int) -> int:
-    """Find the shard that holds a row, which is in one of the ranges."""
-    return ranges[bisect_right(ranges, row, key=lambda each: each[0]) - 1][2]
+def _shard_of(places: Places, row: Mapping[str, Any]) -> int:
+    """Find the shard that has a row, which is in one of the ranges."""
+    ranges = places[row["source_file"]]
+    return ranges[bisect_right(ranges, row["source_row"], key=lambda each: each[0]) - 1][2]
 
 
-def _changed(name: str, how: str) -> SourceError:
+def _changed(row: Mapping[str, Any], how: str) -> SourceError:
     return SourceError(
-        f"{name} has changed since its rows were embedded: {how}. To append, a file may only get new rows at its end; for one "
-        "that is written anew under another name use --by-id"
+        f"{row['source_file']} has changed since it was embedded: row {row['source_row']} (id {row['graph_id']}) {how}. To "
+        "append, a file may only get new rows at its end; for one that is written anew under another name use --by-id"
     )
 
 
 @lru_cache(maxsize=2)
-def _known(folder: RunFolder, append: int, fingerprint: str) -> Mapping[str, Any]:
+def _known(folder: RunFolder, append: int, fingerprint: str) -> Places:
     record = folder.record("known", append)
     if record is None or record.input_fingerprint != fingerprint:
         raise SourceError(f"{folder.location()} was cleared while a task of an append was running")
-    rows: Mapping[str, Any] = record.extra["rows"]
-    return rows
-
-
-@lru_cache(maxsize=16)
-def _ids_by_place(folder: RunFolder, shard: int, fingerprint: str) -> dict[tuple[str, int], str]:  # noqa: ARG001  keys the cache
-    rows = _keys_of_shard(folder, shard, folder.listing("rejected"))
-    ids, names, numbers = (rows.column(name).to_pylist() for name in _KEYS)
-    return dict(zip(zip(names, numbers, strict=True), ids, strict=True))
+    places: Places = record.extra["rows"]
+    return places
 
 
 @lru_cache(maxsize=1)

@@ -126,7 +126,9 @@ def ingest_unit(
     n_graphs = 0
     for source_shard in source.read(plan, unit):
         with folder.recording("ingest", source_shard.shard, inputs[source_shard.shard]) as part:
-            new, n_known = (source_shard, 0) if known is None else known.leave_out(folder, source_shard)
+            new, n_known = source_shard, 0
+            if known is not None:
+                new, n_known = known.leave_out(folder, source_shard, max_nodes=max_nodes, directed=directed)
             shard = ingest_shard(new, max_nodes=max_nodes, directed=directed)
             if fail:
                 _refuse_rejects(shard.rejected)
