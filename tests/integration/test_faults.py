@@ -11,6 +11,7 @@ import pytest
 
 from wegl_dask.bags import StageError
 from wegl_dask.errors import SourceError, WeglError
+from wegl_dask.run import Run
 from wegl_dask.storage import RunFolder
 from wegl_dask.verify import verify_run
 
@@ -200,7 +201,7 @@ def test_a_graph_that_no_solver_can_do_is_rejected_with_the_reason(
     assert data.num_rows + rejected.num_rows == 188
     assert (summary.rows, summary.rejected) == (data.num_rows, rejected.num_rows)
     assert set(rejected.column("reason").to_pylist()) == {"marginals off"}
-    assert verify_run(RunFolder(str(tmp_path / "out")), deep=True) == []
+    assert verify_run(RunFolder(str(tmp_path / "out"))) == []
     with pytest.raises(SourceError, match=r"row \d+ \(id \d+\): marginals off"):
         run(mutag_job("strict", source={"on_error": "fail"}))
 
@@ -221,17 +222,16 @@ def test_a_second_run_on_the_same_folder_is_refused_while_the_first_goes_on(
 
 def test_a_part_written_anew_behind_the_runs_back_is_noticed(run, mutag_job, monkeypatch, tmp_path):
     """A task of a killed run, on a worker that lives on, may write its part when the next run has begun."""
-    import wegl_dask.pipeline
+    complete = Run.complete
 
-    embed = wegl_dask.pipeline._embed
-
-    def embed_and_disturb(running, fit, model):
-        records = embed(running, fit, model)
-        with running.folder.recording("embed", 3, "of another job") as part:
-            part.write("data", b"another job's", rows=1)
+    def complete_and_disturb(running, stage, function, descriptors):
+        records = complete(running, stage, function, descriptors)
+        if stage == "embed":
+            with running.folder.recording("embed", 3, "of another job") as part:
+                part.write("data", b"another job's", rows=1)
         return records
 
-    monkeypatch.setattr(wegl_dask.pipeline, "_embed", embed_and_disturb)
+    monkeypatch.setattr(Run, "complete", complete_and_disturb)
     with pytest.raises(WeglError, match=r"part 3 of the stage embed was written anew .* run the job again"):
         run(mutag_job())
     assert not (tmp_path / "out" / "_SUCCESS").exists()
