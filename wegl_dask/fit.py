@@ -145,12 +145,13 @@ def fit_model(run: Run, fit: Fit) -> PartRecord:
 
 
 def _origin(fit: Fit) -> Origin:
+    """Describe what the model is made from, but for the vocabulary, which can be large and is in the plan."""
     job = fit.spec.model_dump(
         mode="json",
         include={"seed", "nodes", "edges", "diffusion", "projection", "reference", "transport"},
         exclude_none=True,
     )
-    return Origin(job, fit.fingerprint, fit.n_graphs, fit.n_nodes, fit.census.plan.numbering)
+    return Origin(job, fit.fingerprint, fit.n_graphs, fit.n_nodes)
 
 
 def _fit_projection(run: Run, fit: Fit) -> str:

@@ -4,7 +4,7 @@ As in `wegl_dask.tasks`, a task gets a small descriptor and leaves its results i
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import pairwise
 
@@ -24,7 +24,7 @@ from wegl_dask.shards import Shard
 from wegl_dask.sources.base import fingerprint
 from wegl_dask.spec import JobSpec, ReferenceTable
 from wegl_dask.storage import RunFolder
-from wegl_dask.tasks import ShardTask, is_train, read_graphs
+from wegl_dask.tasks import ShardTask, is_train, planned_numbering, read_graphs
 
 
 @dataclass(frozen=True)
@@ -190,6 +190,7 @@ def write_model(
     projection_path : str
         What `write_projection` wrote.
     origin : Origin
+        Without the numbering of categories.
 
     Raises
     ------
@@ -208,7 +209,7 @@ def write_model(
             regularization=spec.transport.regularization,
             auto_size=spec.transport.auto_size,
         )
-        part.write_model(*model.to_files(origin))
+        part.write_model(*model.to_files(replace(origin, numbering=planned_numbering(folder))))
         part.note(dimension=model.dimension, n_points=model.n_points)
     return 0
 

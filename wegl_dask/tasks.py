@@ -231,6 +231,14 @@ def is_train(rows: pa.Table) -> np.ndarray:
     return np.array([name == "train" for name in rows.column("split").to_pylist()], dtype=bool)
 
 
+def planned_numbering(folder: RunFolder) -> dict[str, Any]:
+    """Read from the plan how the source numbers categories, see `SourcePlan.numbering`."""
+    record = folder.record("plan", 0)
+    if record is None:
+        raise _taken_over(folder)
+    return SourcePlan.from_json(record.extra["plan"]).numbering
+
+
 @lru_cache(maxsize=2)
 def _plan(folder: RunFolder, plan_index: int, plan_fingerprint: str) -> SourcePlan:
     record = folder.record("plan", plan_index)

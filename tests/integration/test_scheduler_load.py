@@ -1,5 +1,7 @@
 """What goes through the scheduler stays small, whatever the job: the messages are weighed on the wire."""
 
+import json
+
 import distributed.comm.tcp
 import pytest
 
@@ -54,6 +56,30 @@ def test_no_message_of_a_wide_job_exceeds_a_megabyte(run, shared_data, tmp_path,
 def test_no_message_of_a_job_of_many_shards_exceeds_a_megabyte(run, mutag_job, messages):
     summary = run(mutag_job(source={"nodes_per_shard": 60}))
     assert summary.shards > 50
+    assert max(messages) < MOST_BYTES / 10
+
+
+def test_no_message_of_a_job_with_a_large_vocabulary_exceeds_a_megabyte(run, tmp_path, messages):
+    """Every node has a label of its own, of 5000 characters: the vocabulary alone is more than a megabyte."""
+    pytest.importorskip("networkx")
+    (tmp_path / "graphs").mkdir()
+    for number in range(10):
+        names = [f"{number:02d}-{node:02d}-" + "x" * 5000 for node in range(30)]
+        nodes = [{"id": node, "label": name} for node, name in enumerate(names)]
+        edges = [{"source": node, "target": node + 1} for node in range(29)]
+        graph = {"directed": False, "multigraph": False, "graph": {}, "nodes": nodes, "edges": edges}
+        (tmp_path / "graphs" / f"{number:02d}.json").write_text(json.dumps(graph))
+    job = {
+        "source": {
+            "kind": "networkx",
+            "path": str(tmp_path / "graphs"),
+            "node_labels": ["label"],
+            "nodes_per_shard": 100,
+        },
+        "reference": {"kind": "sample", "points": 2},
+        "output": {"path": str(tmp_path / "out")},
+    }
+    assert run(job).dimension == 300
     assert max(messages) < MOST_BYTES / 10
 
 
