@@ -86,8 +86,8 @@ class ShardSummary:
     labels : LabelSchema
     extra_columns : dict of str to pyarrow.DataType
     node_counts : int64, (n_graphs,)
-    row_group_rows : tuple of int
-        Rows of each row group of the file.
+    row_group_rows, row_group_edges : tuple of int
+        Rows of each row group of the file, and listed edges in it.
     has_split : bool
         Some graph names its split.
     numbering : dict
@@ -99,6 +99,7 @@ class ShardSummary:
     extra_columns: dict[str, pa.DataType]
     node_counts: IntArray
     row_group_rows: tuple[int, ...]
+    row_group_edges: tuple[int, ...]
     has_split: bool
     numbering: dict[str, Any]
 
@@ -260,6 +261,7 @@ def summarize_shard(file: ShardFile) -> ShardSummary:
             extra_columns=extra,
             node_counts=_node_counts(table, name),
             row_group_rows=_row_group_rows(parquet),
+            row_group_edges=_row_group_edges(parquet),
             has_split=table.column("split").null_count < table.num_rows,
             numbering=_numbering(parquet.schema_arrow, name),
         )
@@ -369,6 +371,13 @@ def _read_rows(parquet: pq.ParquetFile, row_range: tuple[int, int], name: str) -
     groups = np.flatnonzero((first[:-1] < stop) & (first[1:] > start))
     table = parquet.read_row_groups(groups.tolist(), use_threads=False)
     return table.slice(start - int(first[groups[0]]) if len(groups) else 0, stop - start)
+
+
+def _row_group_edges(parquet: pq.ParquetFile) -> tuple[int, ...]:
+    """Count the listed edges of each row group; a graph without edges counts as one, as Parquet has it."""
+    leaves = [parquet.schema.column(i).path for i in range(len(parquet.schema.names))]
+    edges = next(i for i, path in enumerate(leaves) if path.startswith("edge_source."))
+    return tuple(parquet.metadata.row_group(i).column(edges).num_values for i in range(parquet.num_row_groups))
 
 
 def _row_group_rows(parquet: pq.ParquetFile) -> tuple[int, ...]:

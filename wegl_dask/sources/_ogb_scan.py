@@ -15,7 +15,7 @@ import numpy.typing as npt
 from wegl_dask.errors import SourceError
 from wegl_dask.graphs import GraphSchema, IntArray, offsets_from_counts
 from wegl_dask.molecules import ATOM_CATEGORY_COUNTS, BOND_CATEGORY_COUNTS
-from wegl_dask.sources._cuts import cut_by_nodes
+from wegl_dask.sources._cuts import cut_by_nodes, shard_loads
 from wegl_dask.sources._files import FileSet
 from wegl_dask.sources._text import BadLineError, BlockIndex, NumberType, scan_numbers
 from wegl_dask.sources.base import LabelSchema, fingerprint
@@ -134,7 +134,9 @@ def scan_data_set(data_set: str, files: FileSet, task: str, split: str | None, n
     }
     whole = json.dumps([asdict(schema), asdict(labels), details], sort_keys=True)
     nodes, edges = offsets_from_counts(node_counts).tolist(), offsets_from_counts(edge_counts).tolist()
-    boundaries = cut_by_nodes(node_counts, nodes_per_shard).tolist()
+    # An undirected edge is listed once.
+    loads = shard_loads(node_counts, 2 * edge_counts, nodes_per_shard)
+    boundaries = cut_by_nodes(loads, nodes_per_shard).tolist()
     cuts = []
     for first, stop in itertools.pairwise(boundaries):
         ranges = dict.fromkeys(GRAPH_FILES, (first, stop))

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from wegl_dask.errors import SourceError
 from wegl_dask.graphs import GraphSchema, IntArray
-from wegl_dask.sources._cuts import cut_by_nodes
+from wegl_dask.sources._cuts import cut_by_nodes, shard_loads
 from wegl_dask.sources._files import FileSet
 from wegl_dask.sources._text import BlockIndex, Numbers, NumberType, scan_numbers
 from wegl_dask.sources.base import LabelSchema, fingerprint
@@ -80,10 +80,9 @@ def scan_data_set(data_set: str, files: FileSet, task: str, nodes_per_shard: int
     labels, label_file = scan.choose_labels(task)
     owners = scan.indicator()
     n_graphs = scan.n_graphs
-    boundaries = cut_by_nodes(owners.sizes(n_graphs), nodes_per_shard)
-    cut_of_graph = np.repeat(np.arange(len(boundaries) - 1), np.diff(boundaries))
-    owners = owners.renamed(cut_of_graph)
-    node_spans, edge_spans = owners.spans(len(boundaries) - 1), scan.edges(owners, len(boundaries) - 1)
+    edges = scan.edges(owners)
+    boundaries = cut_by_nodes(shard_loads(owners.sizes(n_graphs), edges.counts, nodes_per_shard), nodes_per_shard)
+    node_spans, edge_spans = owners.spans(n_graphs).joined(boundaries), edges.spans.joined(boundaries)
     node_categories, edge_categories = scan.vocabulary("node_labels"), scan.vocabulary("edge_labels")
     scan.attributes()
     schema = GraphSchema(
@@ -136,44 +135,59 @@ class _Owners:
         run = np.searchsorted(self.starts, nodes, side="right") - 1
         return np.append(self.names, -1)[run]
 
+    def of_ends(self, ends: IntArray) -> tuple[IntArray, IntArray]:
+        """Owners of both ends of edges, (n, 2): the same array twice where both are always one's."""
+        source, target = np.ascontiguousarray(ends.T)
+        run = np.searchsorted(self.starts, source, side="right") - 1
+        owner = np.append(self.names, -1)[run]
+        bounds = np.concatenate([self.starts, [_LARGEST_INT64, self.starts[0]]])
+        if np.all((bounds[run] <= target) & (target < bounds[run + 1]) & (owner >= 0)):
+            return owner, owner
+        return owner, self.of(target)
+
     def sizes(self, n_owners: int) -> IntArray:
         """Count the nodes of each owner."""
         sizes = np.zeros(n_owners, dtype=np.int64)
         np.add.at(sizes, self.names, np.diff(self.starts))
         return sizes
 
-    def renamed(self, names: IntArray) -> "_Owners":
-        """Replace owner i by ``names[i]``, and join the runs that become one."""
-        renamed = names[self.names]
-        kept = np.flatnonzero(np.diff(renamed, prepend=-1))
-        return _Owners(np.append(self.starts[kept], self.starts[-1]), renamed[kept])
-
-    def spans(self, n_owners: int) -> list[tuple[int, int]]:
+    def spans(self, n_owners: int) -> "_Spans":
         """Find the range of nodes that all nodes of an owner lie in."""
         spans = _Spans.none(n_owners)
         spans.add(self.names, self.starts[:-1], self.starts[1:])
-        return spans.pairs()
+        return spans
 
 
 @dataclass(frozen=True)
 class _Spans:
-    """The range of lines that all lines of each cut lie in; filled in as the lines are seen."""
+    """The range of lines that all lines of each graph lie in; filled in as the lines are seen."""
 
     first: IntArray
     stop: IntArray
 
     @classmethod
-    def none(cls, n_cuts: int) -> "_Spans":
-        return cls(np.full(n_cuts, _LARGEST_INT64), np.zeros(n_cuts, dtype=np.int64))
+    def none(cls, n_graphs: int) -> "_Spans":
+        return cls(np.full(n_graphs, _LARGEST_INT64), np.zeros(n_graphs, dtype=np.int64))
 
-    def add(self, cuts: IntArray, first: IntArray, stop: IntArray) -> None:
-        """Cut ``cuts[i]`` has lines from ``first[i]`` to before ``stop[i]``; -1 is no cut."""
-        named = cuts >= 0
-        np.minimum.at(self.first, cuts[named], first[named])
-        np.maximum.at(self.stop, cuts[named], stop[named])
+    def add(self, graphs: IntArray, first: IntArray, stop: IntArray) -> None:
+        """Graph ``graphs[i]`` has lines from ``first[i]`` to before ``stop[i]``; -1 is no graph."""
+        named = graphs >= 0
+        np.minimum.at(self.first, graphs[named], first[named])
+        np.maximum.at(self.stop, graphs[named], stop[named])
 
-    def pairs(self) -> list[tuple[int, int]]:
-        return list(zip(self.first.tolist(), self.stop.tolist(), strict=True))
+    def joined(self, boundaries: IntArray) -> list[tuple[int, int]]:
+        """Join the ranges of the graphs of each cut."""
+        first = np.minimum.reduceat(self.first, boundaries[:-1])
+        stop = np.maximum.reduceat(self.stop, boundaries[:-1])
+        return list(zip(first.tolist(), stop.tolist(), strict=True))
+
+
+@dataclass(frozen=True)
+class _EdgeLines:
+    """Where the edges of each graph are in their files: the range of their lines, and how many there are."""
+
+    spans: _Spans
+    counts: IntArray
 
 
 @dataclass
@@ -250,20 +264,13 @@ class _Scan:
                 )
         return owners
 
-    def edges(self, owners: _Owners, n_cuts: int) -> list[tuple[int, int]]:
-        """Find the range of lines that all edges of a cut lie in; an edge between two cuts is in both ranges."""
+    def edges(self, owners: _Owners) -> _EdgeLines:
+        """Find the range of lines that all edges of a graph lie in; an edge between two graphs is in both ranges."""
         n_nodes = int(owners.starts[-1])
-        spans = _Spans.none(n_cuts)
+        spans, counts = _Spans.none(self.n_graphs), np.zeros(self.n_graphs, dtype=np.int64)
         for first_line, values in self._blocks("A", n_columns=2):
-            ends = values - 1
-            # In a sorted file almost every block is one cut's; then two ends tell of all.
-            lowest, highest = np.searchsorted(owners.starts, [ends.min(), ends.max()], side="right") - 1
-            if lowest == highest and 0 <= lowest < len(owners.names):
-                cut = owners.names[lowest : lowest + 1]
-                spans.add(cut, np.array([first_line]), np.array([first_line + len(ends)]))
-                continue
-            cuts = owners.of(ends)
-            nowhere = np.flatnonzero((cuts < 0).all(axis=1))
+            source, target = owners.of_ends(values - 1)
+            nowhere = np.flatnonzero((source < 0) & (target < 0))
             if len(nowhere):
                 line = int(nowhere[0])
                 raise SourceError(
@@ -271,11 +278,15 @@ class _Scan:
                     f"{values[line, 1]}; {self._describe('graph_indicator')} has nodes 1 to {n_nodes}: the files do "
                     "not belong together, or one is incomplete"
                 )
-            for side in (0, 1):
-                changes = np.flatnonzero(np.diff(cuts[:, side], prepend=-2))
-                stops = np.append(changes[1:], len(cuts))
-                spans.add(cuts[changes, side], first_line + changes, first_line + stops)
-        return spans.pairs()
+            # The edges of a graph follow one another, mostly.
+            for side in (source,) if source is target else (source, target):
+                changes = np.flatnonzero(np.diff(side, prepend=-2))
+                stops = np.append(changes[1:], len(side))
+                spans.add(side[changes], first_line + changes, first_line + stops)
+                if side is source:
+                    named = side[changes] >= 0
+                    np.add.at(counts, side[changes][named], (stops - changes)[named])
+        return _EdgeLines(spans, counts)
 
     def vocabulary(self, kind: Literal["node_labels", "edge_labels"]) -> _Vocabulary:
         """Read the smallest and largest label of each column."""

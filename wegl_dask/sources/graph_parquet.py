@@ -12,8 +12,8 @@ import pyarrow as pa
 
 from wegl_dask.errors import SourceError
 from wegl_dask.graphs import GraphSchema, IntArray, offsets_from_counts
-from wegl_dask.shards import read_shard, summarize_shard
-from wegl_dask.sources._cuts import cut_by_nodes
+from wegl_dask.shards import ShardSummary, read_shard, summarize_shard
+from wegl_dask.sources._cuts import cut_by_nodes, shard_loads
 from wegl_dask.sources._hashes import hash_file
 from wegl_dask.sources.base import REJECTED_SCHEMA, Cut, LabelSchema, SourcePlan, SourceShard, Unit, fingerprint
 from wegl_dask.sources.paths import expand, is_remote, local_path
@@ -65,7 +65,7 @@ class GraphParquetSource:
         return {
             "file": piece,
             "hash": hash_file(piece),
-            "units": _cut_row_groups(summary.node_counts, summary.row_group_rows, nodes_per_shard),
+            "units": _cut_row_groups(_loads(summary, nodes_per_shard), summary.row_group_rows, nodes_per_shard),
             "content": SourcePlan(summary.schema, summary.labels, extra_columns, ()).to_json(),
             "numbering": summary.numbering,
             "has_split": summary.has_split,
@@ -189,14 +189,24 @@ def _check_alike(first: dict[str, Any], other: dict[str, Any]) -> None:
             )
 
 
+def _loads(summary: ShardSummary, nodes_per_shard: int) -> IntArray:
+    """Weigh the graphs of a file; the edges of a row group are taken to be spread as its nodes are."""
+    rows = np.array(summary.row_group_rows, dtype=np.int64)
+    group = np.repeat(np.arange(len(rows)), rows)
+    nodes = np.bincount(group, summary.node_counts, minlength=len(rows))
+    edges_per_node = np.array(summary.row_group_edges) / np.maximum(nodes, 1)
+    edge_counts = (summary.node_counts * edges_per_node[group]).astype(np.int64)
+    return shard_loads(summary.node_counts, edge_counts, nodes_per_shard)
+
+
 def _cut_row_groups(
-    node_counts: IntArray, row_group_rows: Sequence[int], nodes_per_shard: int
+    loads: IntArray, row_group_rows: Sequence[int], nodes_per_shard: int
 ) -> list[list[tuple[int, int]]]:
     """Cut a file into units of row ranges, so that no row group is read for two units.
 
     Row groups are put together up to `_LARGEST_CUT` times `nodes_per_shard`; a larger one is a unit of several cuts.
     """
-    nodes = offsets_from_counts(node_counts)
+    nodes = offsets_from_counts(loads)
     limit = _LARGEST_CUT * nodes_per_shard
     units: list[list[tuple[int, int]]] = []
     start = stop = 0
@@ -206,7 +216,7 @@ def _cut_row_groups(
             start = stop
         stop += rows
         if nodes[stop] - nodes[start] > limit:
-            boundaries = start + cut_by_nodes(node_counts[start:stop], nodes_per_shard)
+            boundaries = start + cut_by_nodes(loads[start:stop], nodes_per_shard)
             units.append(list(pairwise(boundaries.tolist())))
             start = stop
     if start < stop or not units:

@@ -14,7 +14,7 @@ from wegl_dask.errors import SourceError
 from wegl_dask.labelled_graphs import AttributeNames, LabelledGraph, Vocabularies, labelled_graph
 from wegl_dask.plain_graphs import UnusableGraphError
 from wegl_dask.sources._collected import CollectedGraph, collected_shard
-from wegl_dask.sources._cuts import cut_by_nodes
+from wegl_dask.sources._cuts import cut_by_nodes, shard_loads
 from wegl_dask.sources._label_kinds import Labels, decide_labels, encode_labels, read_labels, tally_labels
 from wegl_dask.sources._networkx_files import NETWORKX_ENDINGS, import_networkx, parse_graph
 from wegl_dask.sources.base import Cut, SourcePlan, SourceShard, Unit, fingerprint
@@ -70,7 +70,7 @@ class NetworkxSource:
         """Read a block of files, collect the values that occur, and cut it."""
         files = _files_of(json.loads(piece))
         hashes: list[str] = []
-        node_counts: list[int] = []
+        sizes: list[tuple[int, int]] = []
         labels: list[Labels] = []
         splits: list[str | None] = []
 
@@ -78,18 +78,20 @@ class NetworkxSource:
             for file in files:
                 content = _read(file)
                 hashes.append(fingerprint(content))
-                node_counts.append(0)
+                sizes.append((0, 0))
                 try:
                     graph = self._read_graph(file, content)
                 except UnusableGraphError:
                     continue
-                node_counts[-1] = graph.labelled.n_nodes
+                sizes[-1] = (graph.labelled.n_nodes, graph.labelled.edge_index.shape[1])
                 labels.append(graph.labels)
                 splits.append(graph.split)
                 yield graph.labelled
 
         vocabularies = Vocabularies.of_graphs(graphs(), self._names)
-        boundaries = cut_by_nodes(np.array(node_counts, dtype=np.int64), nodes_per_shard).tolist()
+        node_counts, edge_counts = np.array(sizes, dtype=np.int64).reshape(-1, 2).T
+        loads = shard_loads(node_counts, edge_counts, nodes_per_shard)
+        boundaries = cut_by_nodes(loads, nodes_per_shard).tolist()
         return {
             "cuts": [
                 {

@@ -13,7 +13,7 @@ from wegl_dask.errors import SourceError
 from wegl_dask.graphs import GraphSchema
 from wegl_dask.plain_graphs import PlainGraph, UnusableGraphError, Widths, covering_counts, schema_widths
 from wegl_dask.sources._collected import CollectedGraph, collected_shard
-from wegl_dask.sources._cuts import cut_by_nodes
+from wegl_dask.sources._cuts import cut_by_nodes, shard_loads
 from wegl_dask.sources._hashes import hash_file
 from wegl_dask.sources._label_kinds import Labels, decide_labels, encode_labels, read_labels, tally_labels
 from wegl_dask.sources.base import Cut, SourcePlan, SourceShard, Unit, fingerprint
@@ -74,20 +74,22 @@ class PygSource:
         self._check_trust()
         found: list[PlainGraph] = []
         labels: list[Labels] = []
-        node_counts = []
+        sizes = []
         for fields in _load(piece):
-            node_counts.append(0)
+            sizes.append((0, 0))
             try:
                 graph, graph_labels = self._read_graph(fields)
             except UnusableGraphError:
                 continue
             found.append(graph)
             labels.append(graph_labels)
-            node_counts[-1] = graph.n_nodes
+            sizes[-1] = (graph.n_nodes, graph.n_edges)
+        node_counts, edge_counts = np.array(sizes, dtype=np.int64).reshape(-1, 2).T
+        loads = shard_loads(node_counts, edge_counts, nodes_per_shard)
         return {
             "file": piece,
             "hash": hash_file(piece),
-            "boundaries": cut_by_nodes(np.array(node_counts, dtype=np.int64), nodes_per_shard).tolist(),
+            "boundaries": cut_by_nodes(loads, nodes_per_shard).tolist(),
             "features": _tally_features(found),
             "labels": tally_labels(labels),
         }
