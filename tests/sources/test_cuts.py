@@ -1,3 +1,5 @@
+import itertools
+
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -17,7 +19,7 @@ def test_a_shard_has_no_more_nodes_or_edges_than_it_may_have_besides_its_last_gr
     assert boundaries[-1] == len(sizes)
     assert (np.diff(boundaries) > 0).all()
     most_edges = nodes_per_shard * (max(EDGES_PER_SHARD // nodes_per_shard, SPARSE) + 1)
-    for start, stop in zip(boundaries[:-1], boundaries[1:], strict=True):
+    for start, stop in itertools.pairwise(boundaries):
         assert nodes[start : stop - 1].sum() <= nodes_per_shard
         assert edges[start : stop - 1].sum() <= most_edges + len(sizes) * most_edges / nodes_per_shard
 
