@@ -389,6 +389,24 @@ def test_a_signal_to_all_processes_ends_workers_at_once_and_quietly(script, tmp_
     assert nothing_lives_in_group(process.pid)
 
 
+def test_what_a_killed_job_left_is_removed_by_the_next_and_that_of_a_running_one_is_not(script, tmp_path):
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    killed, running = script(JOB, str(scratch)), script(JOB, str(scratch))
+    assert killed.stdout.readline() == running.stdout.readline() == "running\n"
+    killed.kill()
+    assert nothing_lives_in_group(killed.pid)
+    both = set(scratch.iterdir())
+    assert len(both) == 2
+    with open_client(local(local_directory=str(scratch))):
+        [left] = both & set(scratch.iterdir())
+        assert (left / "dask-scratch-space").is_dir()
+    assert list(scratch.iterdir()) == [left]
+    os.killpg(running.pid, signal.SIGINT)
+    running.communicate(timeout=30)
+    assert list(scratch.iterdir()) == []
+
+
 def test_a_script_without_a_main_guard_is_told_so(script):
     process = script(JOB.partition("if __name__")[0] + "main()\n", tempfile.gettempdir())
     _, errors = process.communicate(timeout=60)

@@ -1,16 +1,19 @@
 """A Dask client from the job file's table ``[cluster]``: worker processes on this machine, or an existing scheduler."""
 
 import asyncio
+import fcntl
 import importlib.util
 import logging
 import multiprocessing
 import os
+import shutil
 import signal
 import socket
 import tempfile
 import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
 
 import dask.config
 from dask.system import CPU_COUNT
@@ -48,6 +51,8 @@ WORKER_ENVIRONMENT = {
 
 SMALLEST_MEMORY = 500_000_000
 """Memory of a worker, in bytes, below which it would be stopped by what it imports before it has read a graph."""
+
+SCRATCH_PREFIX = "wegl-dask-"
 
 START_SECONDS = 60
 CONNECT_SECONDS = 30
@@ -229,15 +234,29 @@ def _worker_environment() -> Iterator[None]:
 @contextmanager
 def _scratch_folder(parent: str | None) -> Iterator[str]:
     """Make a folder for what workers spill; Dask removes its own files, but not the folder they were in."""
+    place = Path(parent or tempfile.gettempdir())
     try:
-        folder = tempfile.TemporaryDirectory(prefix="wegl-dask-", dir=parent, ignore_cleanup_errors=True)
+        folder = tempfile.TemporaryDirectory(prefix=SCRATCH_PREFIX, dir=place, ignore_cleanup_errors=True)
     except OSError as error:
         raise JobFileError(
-            f"cannot make a folder for spilling in {parent or tempfile.gettempdir()}: {error.strerror}; set "
+            f"cannot make a folder for spilling in {place}: {error.strerror}; set "
             "cluster.local_directory to a folder that can be written to"
         ) from error
-    with folder as path:
+    with folder as path, (Path(path) / "new-lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        # Under its name it is locked from the start: who finds it unlocked there knows that the owner is dead.
+        Path(lock.name).rename(Path(path) / "lock")
+        _sweep_scratch_folders(place)
         yield path
+
+
+def _sweep_scratch_folders(place: Path) -> None:
+    """Remove the folders of clusters whose process was killed before it could."""
+    for folder in place.glob(f"{SCRATCH_PREFIX}*"):
+        with suppress(OSError), (folder / "lock").open() as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if folder.lstat().st_uid == os.getuid():
+                shutil.rmtree(folder, ignore_errors=True)
 
 
 @contextmanager
