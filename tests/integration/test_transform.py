@@ -13,7 +13,6 @@ import tomli_w
 
 from wegl_dask import WEGL, GraphSchema, appending, read_embeddings
 from wegl_dask.appending import append_job, append_spec
-from wegl_dask.convert import import_pyg
 from wegl_dask.errors import JobFileError, SourceError, TooManyRejectedError, WeglError
 from wegl_dask.molecules import graphs_from_smiles
 from wegl_dask.storage import RunFolder
@@ -474,35 +473,47 @@ def test_the_job_itself_keeps_what_was_appended(run, rows, write_rows, folder_jo
     )
 
 
-def test_labels_and_graphs_without_edges_append_as_they_are_in_the_run(run, append, tmp_path):
-    pytest.importorskip("torch_geometric")
-    torch, Data = import_pyg()
-    edges = torch.tensor([[0, 1, 1, 2], [1, 0, 2, 1]])
-
-    def data(label, *atoms, y=True):
-        return Data(x=torch.tensor(atoms)[:, None], edge_index=edges, **({"y": torch.tensor([label])} if y else {}))
-
+def test_labels_of_new_rows_are_those_of_the_run(run, append, tmp_path):
     (tmp_path / "in").mkdir()
-    torch.save([data(3, 0, 1, 2), data(5, 2, 2, 1), data(9, 1, 0, 0)], tmp_path / "in" / "a.pt")
-    job = {
-        "task": "classification",
-        "source": {"kind": "pyg", "path": str(tmp_path / "in"), "trust": True},
-        "reference": {"points": 2},
-        "output": {"path": str(tmp_path / "out")},
-    }
-    run(job)
-    torch.save([data(9, 0, 0, 1), data(3, 1, 1, 2)], tmp_path / "in" / "b.pt")
-    append(tmp_path / "out")
-    torch.save([data(7, 0, 0, 1), data(5, 2, 1, 2), data(5, 2, 5, 2)], tmp_path / "in" / "c.pt")
+
+    def write(name, atoms, **labels):
+        graph = nx.path_graph(len(atoms))
+        nx.set_node_attributes(graph, dict(enumerate(atoms)), "atom")
+        graph.graph |= labels
+        (tmp_path / "in" / f"{name}.json").write_text(json.dumps(nx.node_link_data(graph, edges="edges")))
+
+    for name, atoms, label in (("a", "CNO", 3), ("b", "OOC", 5), ("c", "NCC", 9)):
+        write(name, atoms, y=label)
+    source = {"kind": "networkx", "path": str(tmp_path / "in"), "label": "y", "node_labels": ["atom"]}
+    run(
+        {
+            "task": "classification",
+            "source": source,
+            "reference": {"points": 2},
+            "output": {"path": str(tmp_path / "out")},
+        }
+    )
+    write("0", "CCN", y=9)
+    write("d", "NNO", y=3)
+    assert append(tmp_path / "out").rows == 2
+    write("e", "CCN", y=7)
+    write("f", "ONO", y=5)
+    write("g", "OXO", y=5)
     assert append(tmp_path / "out", "source.max_rejected_fraction=1").rejected == 2
-    torch.save([data(0, 0, 0, 1, y=False)], tmp_path / "in" / "d.pt")
-    append(tmp_path / "out", "task=auto")
+    write("h", "C")
+    assert append(tmp_path / "out").rows == 1
     found = read_embeddings(tmp_path / "out")
     assert found.labels.class_names == ("3", "5", "9")
+    assert found.graph_id.tolist() == ["a", "b", "c", "0", "d", "f", "h"]
     np.testing.assert_array_equal(found.y, [0, 1, 2, 2, 0, 1, np.nan])
-    torch.save([Data(x=torch.ones(2, 1), edge_index=edges[:, :2])], tmp_path / "in" / "d.pt")
-    with pytest.raises(SourceError, match="has changed"):
-        append(tmp_path / "out", "task=auto", "source.max_rejected_fraction=1")
+    reasons = pq.read_table(tmp_path / "out" / "rejected").column("reason").to_pylist()
+    assert ["7 is none of the 3 classes" in reasons[0], "'X' as 'atom'" in reasons[1]] == [True, True]
+    write("a", "CNN", y=3)
+    write("i", "CO", y=3)
+    with pytest.raises(
+        SourceError, match=r"in/a.json has changed since it was embedded: row 0 \(id a\) is another graph now"
+    ):
+        append(tmp_path / "out")
 
 
 def test_runs_that_cannot_be_appended_to_are_refused(run, rows, write_rows, folder_job, append, tmp_path, mutag_job):

@@ -53,7 +53,7 @@ def transform(model: str, job: str | None, overrides: tuple[str, ...], output: s
     \b
     Examples:
       wegl-dask transform runs/chembl --source june.toml --output runs/june
-      wegl-dask transform runs/chembl --source job.toml --set source.path=june.smi --output runs/june
+      wegl-dask transform runs/chembl --source a.toml --set source.path=b.smi
     """  # noqa: D301  click wants the control character
     from wegl_dask.pipeline import run_job  # noqa: PLC0415  Dask is slow to import
 
@@ -87,7 +87,7 @@ def append(out: str, job: str | None, overrides: tuple[str, ...], *, by_id: bool
     \b
     Examples:
       wegl-dask append runs/chembl
-      wegl-dask append runs/chembl --by-id --set source.path=export-2026-06-01.csv
+      wegl-dask append runs/chembl --by-id --set source.path=june.csv
     """  # noqa: D301  click wants the control character
     from wegl_dask.appending import append_job, append_spec  # noqa: PLC0415
 
