@@ -9,7 +9,6 @@ from wegl_dask.records import PartFile, PartRecord
 from wegl_dask.sources.base import LabelSchema, SourcePlan
 from wegl_dask.spec import JobSpec
 
-
 LABELLED = GraphSchema(node_category_counts=(4,))
 
 

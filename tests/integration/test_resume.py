@@ -170,7 +170,7 @@ def test_a_run_killed_in_any_stage_goes_on_to_the_same_bytes(
 
 
 def test_a_local_cluster_dies_with_a_killed_command_and_the_run_goes_on(
-    undisturbed, command, job_file, job_of, same_bytes, wait_until, tmp_path
+    undisturbed, command, run, job_file, job_of, same_bytes, wait_until, tmp_path
 ):
     out = tmp_path / "killed"
     job = job_file(job_of(out, cluster={"workers": 1, "memory_limit": "1GB"}))
@@ -180,8 +180,7 @@ def test_a_local_cluster_dies_with_a_killed_command_and_the_run_goes_on(
     assert family
     _, alive = psutil.wait_procs(family, timeout=30)
     assert alive == []
-    again = command("run", job)
-    assert again.code == 0, again.err
+    run(job_of(out))
     assert same_bytes(out, undisturbed)
     assert [*out.rglob(".*")] == []
 
