@@ -58,9 +58,10 @@ def swept(folder: "RunFolder") -> Iterator[None]:
     try:
         yield
     except BaseException:
-        # A folder that is no run's is left alone; one that another run holds by now was swept by that one.
+        # An object store shows no beginnings. A folder that is no run's is left alone; one that another run holds by now
+        # was swept by that one.
         with contextlib.suppress(WeglError):
-            if folder.job_toml():
+            if folder.is_local and folder.job_toml():
                 with folder.lock():
                     folder.clean_temporary()
         raise
