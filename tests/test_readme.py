@@ -78,7 +78,7 @@ def test_the_output_of_the_first_command_is_what_it_prints(quickstart):
 
 
 def test_the_commands_at_the_top_are_those_of_this_package():
-    first, tests = (text for text, _ in blocks("sh"))
+    first, tests, *_ = (text for text, _ in blocks("sh"))
     assert "'.[molecules]' && .venv/bin/wegl-dask run jobs/quickstart.toml" in first
     assert "'.[test]' && .venv/bin/pytest" in tests
     extras = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
