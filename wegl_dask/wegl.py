@@ -3,7 +3,6 @@
 import hashlib
 import json
 import os
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
@@ -12,28 +11,24 @@ from pathlib import PurePosixPath
 from typing import Any, Literal, Self, TypeVar
 
 import joblib
-import numpy as np
 import numpy.typing as npt
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
-from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted
 
 from wegl_dask.features import default_features
 from wegl_dask.graph_collections import GraphCollection, collect_graphs
-from wegl_dask.graph_inputs import GraphForm, usable_graphs
-from wegl_dask.graphs import GraphBatch, GraphSchema, offsets_from_counts
+from wegl_dask.graph_inputs import GraphForm
+from wegl_dask.graphs import GraphSchema, offsets_from_counts
 from wegl_dask.labelled_graphs import AttributeNames, Label
+from wegl_dask.local_embedding import Costs, Vectors, embed_as_read, embed_usable, joined
 from wegl_dask.local_fit import ReferenceSettings, fit_points, fit_reference, given_reference
 from wegl_dask.parameters import GIVEN, errors_in_parameters, job_tables, names_and_values, numbering_of, parameters_of
-from wegl_dask.plain_graphs import UnusableGraphError
 from wegl_dask.points import NodeSettings
 from wegl_dask.saved_model import Model, Origin
 from wegl_dask.version import NUMERICS_VERSION
 
-Vectors = npt.NDArray[np.float32]
-Costs = npt.NDArray[np.float64]
 Names = Sequence[str] | Mapping[str, Sequence[Label]]
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -276,8 +271,8 @@ class WEGL(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  #
         del y
         graphs = self._fit(X)
         first = offsets_from_counts(graphs.census.graph_counts).tolist()
-        embedded = self._run(partial(_embed, self.model_), zip(first, graphs, strict=False))
-        return _joined(embedded, self._n_features_out)[0]
+        embedded = self._run(partial(embed_usable, self.model_), zip(first, graphs, strict=False))
+        return joined(embedded, self._n_features_out)[0]
 
     def transform(self, X: Any, *, return_cost: bool = False) -> Vectors | tuple[Vectors, Costs]:
         """Embed graphs.
@@ -308,8 +303,8 @@ class WEGL(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  #
             If the exact solver failed on a graph, and the entropic one did not.
         """
         check_is_fitted(self, "model_")
-        embedded = self._run(partial(_check_and_embed, self.model_), self._form.read(X))
-        vectors, costs = _joined(embedded, self._n_features_out)
+        embedded = self._run(partial(embed_as_read, self.model_), self._form.read(X))
+        vectors, costs = joined(embedded, self._n_features_out)
         return (vectors, costs) if return_cost else vectors
 
     def save(self, path: str | os.PathLike[str], *, storage_options: Mapping[str, Any] | None = None) -> None:
@@ -477,45 +472,6 @@ class WEGL(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  #
         parallel = joblib.Parallel(n_jobs=self.n_jobs, return_as="generator")
         results: Iterator[Result] = parallel(joblib.delayed(function)(item) for item in items)
         return results
-
-
-def _check_and_embed(model: Model, batch: tuple[int, GraphBatch]) -> "_Embedded":
-    first, graphs = batch
-    return _embed(model, (first, usable_graphs(graphs, first=first, directed=model.directed)))
-
-
-_Embedded = tuple[Vectors, Costs, int]
-"""Vectors and costs of a batch, and how many graphs the exact solver failed on."""
-
-
-def _embed(model: Model, batch: tuple[int, GraphBatch]) -> _Embedded:
-    """Embed usable graphs, of which the first has the index that is given with them."""
-    first, graphs = batch
-    vectors, costs = [], []
-    n_failed = 0
-    for found in model.embed(graphs):
-        for graph, reason in found.failures.items():
-            raise UnusableGraphError(f"graph {first + graph}: {reason}")
-        first += len(found.transport_cost)
-        n_failed += int(found.entropic.sum()) if model.solver == "exact" else 0
-        vectors.append(found.phi.astype(np.float32))
-        costs.append(found.transport_cost)
-    return np.concatenate(vectors), np.concatenate(costs), n_failed
-
-
-def _joined(batches: Iterable[_Embedded], width: int) -> tuple[Vectors, Costs]:
-    vectors, costs, failed = [np.empty((0, width), dtype=np.float32)], [np.empty(0)], 0
-    for batch_vectors, batch_costs, n_failed in batches:
-        vectors.append(batch_vectors)
-        costs.append(batch_costs)
-        failed += n_failed
-    if failed:
-        warnings.warn(
-            f"the exact solver failed on {failed} graphs, which were solved by the entropic one instead",
-            ConvergenceWarning,
-            stacklevel=3,
-        )
-    return np.concatenate(vectors), np.concatenate(costs)
 
 
 def _seed(random_state: Any) -> int:
