@@ -428,7 +428,7 @@ def test_the_names_that_no_extra_column_may_have_are_those_of_shards_and_parts()
 def test_a_job_with_a_model_has_no_keys_that_shape_the_embedding():
     values = job() | {"model": {"path": "runs/earlier", "sha256": "ab12"}}
     text = JobSpec.from_values(values).to_toml()
-    assert set(tomllib.loads(text)) == {"name", "task", "source", "model", "output", "cluster"}
+    assert set(tomllib.loads(text)) == {"name", "task", "source", "model", "output", "cluster", "train"}
     assert JobSpec.from_toml(text).to_toml() == text
     assert "model" not in tomllib.loads(JobSpec.from_values(job()).to_toml())
 

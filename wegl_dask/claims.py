@@ -12,6 +12,14 @@ from wegl_dask.errors import JobFileError
 from wegl_dask.folders import TEMPORARY_PREFIX, Folder
 from wegl_dask.records import PART_FOLDERS, PART_NAME, RECORD_FOLDER, RECORD_NAME, SCRATCH_FOLDER, SCRATCH_NAME
 from wegl_dask.sources.base import fingerprint
+from wegl_dask.training.names import (
+    METRICS_FILE,
+    MODEL_FILE,
+    MODEL_NAMES,
+    PREDICTIONS_FILE,
+    TRAIN_FOLDER,
+    training_folder,
+)
 from wegl_dask.version import NUMERICS_VERSION, __version__
 
 JOB_NAME = "job.toml"
@@ -22,7 +30,9 @@ SUCCESS_NAME = "_SUCCESS"
 
 PERFORMANCE_REPORT_NAME = "performance-report.html"
 
-ROOT_FILES = ("manifest.json", "report.html", PERFORMANCE_REPORT_NAME)
+REPORT_NAME = "report.html"
+
+ROOT_FILES = ("manifest.json", REPORT_NAME, PERFORMANCE_REPORT_NAME)
 """Files that a run writes into the folder itself, besides job.toml and _SUCCESS."""
 
 OWN_NAMES = {
@@ -30,6 +40,12 @@ OWN_NAMES = {
     "model": re.compile(r"model\.json|arrays\.npz"),
     RECORD_FOLDER: re.compile(rf"(?:{RECORD_NAME.pattern})|run\.json"),
     SCRATCH_FOLDER: SCRATCH_NAME,
+    **dict.fromkeys(
+        map(training_folder, MODEL_NAMES),
+        re.compile("|".join(map(re.escape, (METRICS_FILE, PREDICTIONS_FILE, MODEL_FILE)))),
+    ),
+    # After those of the models, which are in it: it holds no file of its own.
+    TRAIN_FOLDER: re.compile(r"(?!)"),
 }
 """The subfolders of a run, and what the names of its files in them look like."""
 
@@ -42,6 +58,7 @@ KEYS_WITHOUT_EFFECT = (
     "source.download",
     "source.max_rejected_fraction",
     "source.trust",
+    "train",
 )
 """Keys of the job file, and whole tables, that change no part: a run may be continued with other values of them."""
 

@@ -29,6 +29,8 @@ class Progress:
         Name of the stage.
     total : int
         Number of parts of the whole stage.
+    unit : str, default "parts"
+        What is counted.
     done : int, default 0
         Parts that were there before, from an earlier run; they count as done and are left out of the speed.
     stream : text file, optional
@@ -50,12 +52,14 @@ class Progress:
         stage: str,
         total: int,
         *,
+        unit: str = "parts",
         done: int = 0,
         stream: TextIO | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._stage = stage
         self._total = total
+        self._unit = unit
         self._already = done
         self._parts = 0
         self._rows = 0
@@ -95,7 +99,7 @@ class Progress:
         return [*self._count(), *self._speed(seconds), *self._time_left(seconds)]
 
     def _count(self) -> list[str]:
-        count = f"{self._already + self._parts} of {self._total} parts"
+        count = f"{self._already + self._parts} of {self._total} {self._unit}"
         return [count, f"{self._rows:,} graphs"] if self._rows else [count]
 
     def _speed(self, seconds: float) -> list[str]:

@@ -15,6 +15,7 @@ from wegl_dask.errors import JobFileError
 from wegl_dask.job_checks import MODEL_KEYS, contradictions
 from wegl_dask.job_errors import explain
 from wegl_dask.job_keys import DocumentedKey, table_keys
+from wegl_dask.training.names import MetricName, ModelName, ProtocolName
 
 NodeFeature = Literal["labels", "degrees", "attributes", "atom_embedding"]
 Text = Annotated[str, Field(min_length=1)]
@@ -273,6 +274,25 @@ class ClusterTable(Table):
     allowed_failures: int = Field(3, ge=0, description="Workers that may die on a shard before it counts as failed.")
 
 
+class TrainTable(Table):
+    """What ``wegl-dask train`` makes of the embeddings."""
+
+    model: ModelName = Field("random-forest", description="Model that is trained.")
+    protocol: ProtocolName | None = Field(
+        None,
+        description="Train, choose and test on the parts of the data's split; or cross-validation. If not set: the split "
+        "where there is one.",
+    )
+    metric: MetricName | None = Field(
+        None,
+        description="What candidates are compared by. If not set: roc-auc for two classes on a split, accuracy for other "
+        "classes and in cross-validation, rmse for targets.",
+    )
+    seeds: int = Field(10, ge=1, description="split: number of seeds that the chosen candidate is fitted with.")
+    folds: int = Field(10, ge=2, description="cv: number of folds.")
+    time_budget: float = Field(600, gt=0, description="automl: seconds of one search.")
+
+
 class JobSpec(Table):
     """A whole job file."""
 
@@ -291,6 +311,7 @@ class JobSpec(Table):
     transport: TransportTable = TransportTable()
     output: OutputTable
     cluster: ClusterTable = ClusterTable()
+    train: TrainTable = TrainTable()
 
     @model_validator(mode="after")
     def _keys_go_together(self) -> Self:

@@ -1,0 +1,192 @@
+import numpy as np
+import pytest
+from sklearn.ensemble import RandomForestClassifier
+from sklearn.model_selection import ParameterGrid
+from sklearn.svm import SVC
+
+from wegl_dask.errors import JobFileError, MissingDependencyError
+from wegl_dask.training import svm, trees
+from wegl_dask.training.learner import Fold
+from wegl_dask.training.models import make_learner
+
+KINDS = ("binary", "multiclass", "regression")
+GRID_MODELS = ("random-forest", "gradient-boosting", "svm-linear", "svm-rbf", "mlp")
+TRAIN, EVALUATE = np.arange(40), np.arange(40, 60)
+
+
+def learner_of(name, problem):
+    return make_learner(name, problem, metric="accuracy", time_budget=1.0)
+
+
+def searched(learner, problem, group, train=TRAIN, seed=3):
+    return learner.search(learner.shared(problem.X), problem.Y[:, 0], Fold(train, EVALUATE), group, seed)
+
+
+def fitted(learner, problem, candidate, train=TRAIN, seed=3):
+    estimator = learner.fit(candidate, problem.X[train], problem.Y[train, 0], seed)
+    return learner.scores(estimator, problem.X[EVALUATE])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", ["random-forest", "gradient-boosting"])
+def test_the_short_way_to_the_scores_of_trees_changes_no_bit(name, kind, make_problem, monkeypatch):
+    monkeypatch.setattr(trees, "N_TREES", (2, 5, 25))
+    problem = make_problem(kind)
+    learner = learner_of(name, problem)
+    groups = learner.groups()
+    # The first group, and one whose candidates differ in more than the number of trees where there is one.
+    for group in (groups[0], groups[-1]):
+        together = searched(learner, problem, group)
+        for candidate, scores in list(zip(group, together, strict=True))[:: max(1, len(group) // 4)]:
+            assert np.array_equal(scores, fitted(learner, problem, candidate)), candidate
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", ["svm-linear", "svm-rbf"])
+def test_scores_from_a_gram_matrix_are_those_of_the_vectors(name, kind, make_problem):
+    problem = make_problem(kind)
+    learner = learner_of(name, problem)
+    (group,) = learner.groups()
+    group = [candidate for candidate in group if candidate["C"] <= 10]
+    together = searched(learner, problem, group)
+    for candidate, scores in zip(group, together, strict=True):
+        np.testing.assert_allclose(scores, fitted(learner, problem, candidate), rtol=2e-2, atol=2e-2)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_svms_of_many_graphs_do_without_the_gram_matrix(kind, make_problem, monkeypatch):
+    monkeypatch.setattr(svm, "GRAM_GRAPHS", 10)
+    problem = make_problem(kind)
+    learner = learner_of("svm-rbf", problem)
+    group = learner.groups()[0][:3]
+    assert len(learner.shared(problem.X)) == 1
+    together = searched(learner, problem, group)
+    for candidate, scores in zip(group, together, strict=True):
+        assert np.array_equal(scores, fitted(learner, problem, candidate))
+
+
+def test_the_scores_of_an_svm_are_scikit_learns(make_problem):
+    problem = make_problem("binary")
+    expected = SVC(C=10.0).fit(problem.X[TRAIN], problem.Y[TRAIN, 0]).decision_function(problem.X[EVALUATE])
+    scores = fitted(learner_of("svm-rbf", problem), problem, {"C": 10.0})
+    np.testing.assert_allclose(scores[:, 0], expected)
+
+
+def test_a_gram_matrix_is_summed_over_blocks_of_columns(monkeypatch):
+    X = np.random.default_rng(0).normal(size=(7, 23)).astype(np.float32)
+    monkeypatch.setattr(svm, "_BLOCK_ENTRIES", 7 * 5)
+    np.testing.assert_allclose(svm.gram_matrix(X), X.astype(np.float64) @ X.T.astype(np.float64), rtol=1e-13)
+
+
+def test_the_grid_of_the_forest_is_the_papers_in_seven_fits(make_problem):
+    groups = learner_of("random-forest", make_problem("binary")).groups()
+    paper = ParameterGrid(
+        {"min_samples_leaf": [1, 2, 5], "min_samples_split": [2, 5, 10], "n_estimators": [25, 50, 100, 150, 200]}
+    )
+    assert len(groups) == 7
+    assert sorted(map(str, (sorted(c.items()) for group in groups for c in group))) == sorted(
+        str(sorted(c.items())) for c in paper
+    )
+
+
+def test_a_split_size_below_twice_the_leaf_is_no_constraint(make_problem):
+    problem = make_problem("binary", n=200)
+    forests = [
+        RandomForestClassifier(20, min_samples_leaf=5, min_samples_split=split, random_state=1).fit(
+            problem.X, problem.Y[:, 0]
+        )
+        for split in (2, 5, 10)
+    ]
+    scores = [forest.predict_proba(problem.X) for forest in forests]
+    assert np.array_equal(scores[0], scores[1])
+    assert np.array_equal(scores[0], scores[2])
+
+
+def test_the_other_grids_are_the_papers(make_problem):
+    problem = make_problem("binary")
+    boosting = [c for group in learner_of("gradient-boosting", problem).groups() for c in group]
+    assert {c["max_iter"] for c in boosting} == {25, 50, 100, 150, 200}
+    assert {c["max_depth"] for c in boosting} == {1, 3, 5}
+    assert {c["min_samples_leaf"] for c in boosting} == {1, 2, 5}
+    assert len(boosting) == 45
+    for name in ("svm-linear", "svm-rbf"):
+        (group,) = learner_of(name, problem).groups()
+        np.testing.assert_allclose([c["C"] for c in group], [1e-2, 1e-1, 1, 10, 1e2, 1e3, 1e4, 1e5])
+    layers = [c["hidden_layer_sizes"] for (c,) in learner_of("mlp", problem).groups()]
+    assert layers == [(128,), (256,), (128, 64), (256, 128)]
+
+
+@pytest.mark.parametrize("name", [*GRID_MODELS, "ridge"])
+def test_a_seed_makes_a_difference_exactly_where_the_model_says_so(name, make_problem):
+    problem = make_problem("regression" if name == "ridge" else "binary")
+    learner = learner_of(name, problem)
+    candidate = learner.groups()[0][0]
+    one, again, other = (fitted(learner, problem, candidate, seed=seed) for seed in (0, 0, 1))
+    assert np.array_equal(one, again)
+    assert np.array_equal(one, other) != learner.is_seeded
+
+
+@pytest.mark.parametrize("name", GRID_MODELS)
+def test_a_class_that_is_not_in_the_training_part_is_never_predicted(name, make_problem, monkeypatch):
+    monkeypatch.setattr(trees, "N_TREES", (2, 5))
+    problem = make_problem("multiclass", n_classes=4)
+    learner = learner_of(name, problem)
+    for known in ([0, 3], [0, 1, 3], [2]):
+        train = TRAIN[np.isin(problem.Y[TRAIN, 0], known)]
+        group = learner.groups()[0][:1]
+        (scores,) = searched(learner, problem, group, train)
+        assert scores.shape == (20, 4)
+        assert np.isfinite(scores).all()
+        assert set(scores.argmax(axis=1).tolist()) <= set(known)
+        assert set(fitted(learner, problem, group[0], train).argmax(axis=1).tolist()) <= set(known)
+
+
+@pytest.mark.parametrize("name", GRID_MODELS)
+@pytest.mark.parametrize("only", [0, 1])
+def test_one_class_of_two_in_the_training_part_is_predicted_for_all(name, only, make_problem):
+    problem = make_problem("binary")
+    learner = learner_of(name, problem)
+    train = TRAIN[problem.Y[TRAIN, 0] == only]
+    for scores in (*searched(learner, problem, learner.groups()[0][:2], train), fitted(learner, problem, {}, train)):
+        assert ((scores[:, 0] > learner.threshold) == only).all()
+
+
+@pytest.mark.parametrize("name", ["svm-linear", "svm-rbf", "mlp", "ridge"])
+def test_targets_of_any_scale_and_origin_are_learned(name, make_problem):
+    problem = make_problem("regression", n=200)
+    learner = learner_of(name, problem)
+    train, evaluate = np.arange(150), np.arange(150, 200)
+    group = learner.groups()[-1] if name == "mlp" else [{"alpha": 1.0}] if name == "ridge" else [{"C": 1.0}]
+    for scale, origin in ((1, 0), (1e4, -1e6)):
+        y = problem.Y[:, 0] * scale + origin
+        scores = learner.search(learner.shared(problem.X), y, Fold(train, evaluate), group, 0)[0]
+        assert np.corrcoef(scores[:, 0], y[evaluate])[0, 1] > 0.5
+        assert abs(scores.mean() - y.mean()) < y.std()
+
+
+def test_ridge_is_for_targets(make_problem):
+    with pytest.raises(JobFileError, match="ridge"):
+        learner_of("ridge", make_problem("binary"))
+
+
+def test_automl_names_what_is_missing(make_problem, monkeypatch):
+    import importlib.util
+
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
+    with pytest.raises(MissingDependencyError, match=r"wegl-dask\[automl\]"):
+        learner_of("automl", make_problem("binary"))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_automl_finds_a_model_in_the_time_it_is_given(kind, make_problem):
+    pytest.importorskip("flaml")
+    pytest.importorskip("xgboost")
+    problem = make_problem(kind, n=200)
+    learner = make_learner("automl", problem, metric="rmse" if kind == "regression" else "accuracy", time_budget=1.0)
+    X, y = problem.X, problem.Y[:, 0]
+    for held in (None, (X[100:150], y[100:150])):
+        estimator = learner.fit({}, X[:100], y[:100], 0, held=held)
+        scores = learner.scores(estimator, X[150:])
+        assert scores.shape == (50, 3 if kind == "multiclass" else 1)
+        if kind == "binary":
+            assert ((scores[:, 0] > 0.5) == y[150:]).mean() > 0.6

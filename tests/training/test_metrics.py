@@ -1,0 +1,100 @@
+import numpy as np
+import pytest
+from sklearn import metrics as sklearn_metrics
+
+from wegl_dask.errors import JobFileError
+from wegl_dask.training.metrics import METRICS, all_metrics, choose_metric
+
+
+def tasks(n_tasks=4, n=80, *, binary=True):
+    rng = np.random.default_rng(1)
+    scores = rng.normal(size=(n, n_tasks))
+    Y = scores + rng.normal(size=(n, n_tasks))
+    Y = (Y > 0).astype(float) if binary else Y
+    Y[rng.random(Y.shape) < 0.3] = np.nan
+    return Y, scores
+
+
+@pytest.mark.parametrize(
+    ("data_set", "name", "kind"),
+    [
+        ("ogbg-molhiv", "roc-auc", "binary"),
+        ("ogbg-molpcba", "average-precision", "binary"),
+        ("ogbg-molesol", "rmse", "regression"),
+    ],
+)
+def test_metrics_are_those_of_the_open_graph_benchmark(data_set, name, kind):
+    graphproppred = pytest.importorskip("ogb.graphproppred")
+    # One task is scored, or several of which one has a single class: it is left out of the mean.
+    Y, scores = tasks(n_tasks=128 if data_set == "ogbg-molpcba" else 1, n=300, binary=kind == "binary")
+    if data_set == "ogbg-molpcba":
+        Y[:, 1] = np.where(np.isnan(Y[:, 1]), np.nan, 0)
+    evaluator = graphproppred.Evaluator(data_set)
+    expected = evaluator.eval({"y_true": Y, "y_pred": scores})[evaluator.eval_metric]
+    assert all_metrics(kind, Y, scores, 0.0)[name] == pytest.approx(expected, rel=1e-12)
+
+
+def test_roc_auc_of_several_tasks_is_their_mean():
+    Y, scores = tasks()
+    expected = []
+    for y, score in zip(Y.T, scores.T, strict=True):
+        pairs = [(p, n) for p in score[y == 1] for n in score[y == 0]]
+        expected.append(np.mean([(p > n) + (p == n) / 2 for p, n in pairs]))
+    assert all_metrics("binary", Y, scores, 0.0)["roc-auc"] == pytest.approx(np.mean(expected))
+
+
+def test_accuracy_of_two_classes_compares_the_score_with_the_threshold():
+    Y = np.array([[0], [0], [1], [1], [np.nan]])
+    scores = np.array([[0.5], [0.6], [0.4], [0.9], [0.9]])
+    assert all_metrics("binary", Y, scores, 0.5)["accuracy"] == 0.5
+
+
+def test_accuracy_of_classes_takes_the_highest_score_of_known_labels():
+    Y = np.array([[0], [1], [2], [2], [np.nan]])
+    scores = np.array([[3, 1, 2], [3, 1, 2], [1, 0, 5], [-3, -2, -1], [9, 0, 0]], dtype=float)
+    assert all_metrics("multiclass", Y, scores, 0.5) == {"accuracy": 0.75}
+
+
+def test_metrics_of_targets_are_those_of_scikit_learn():
+    Y, scores = tasks(1, binary=False)
+    known = ~np.isnan(Y[:, 0])
+    y, score = Y[known, 0], scores[known, 0]
+    found = all_metrics("regression", Y, scores, 0.5)
+    assert found["rmse"] == pytest.approx(sklearn_metrics.root_mean_squared_error(y, score))
+    assert found["mae"] == pytest.approx(sklearn_metrics.mean_absolute_error(y, score))
+    assert found["r2"] == pytest.approx(sklearn_metrics.r2_score(y, score))
+
+
+def test_a_metric_without_a_value_is_nan():
+    ones, nothing, scores = np.ones((3, 1)), np.full((3, 1), np.nan), np.arange(3.0).reshape(3, 1)
+    assert np.isnan(all_metrics("binary", ones, scores, 0.5)["roc-auc"])
+    assert np.isnan(list(all_metrics("binary", nothing, scores, 0.5).values())).all()
+    assert np.isnan(all_metrics("multiclass", nothing, np.zeros((3, 3)), 0.5)["accuracy"])
+    assert np.isnan(all_metrics("regression", ones, scores, 0.5)["r2"])
+
+
+@pytest.mark.parametrize(
+    ("kind", "protocol", "name"),
+    [
+        ("binary", "split", "roc-auc"),
+        ("binary", "cv", "accuracy"),
+        ("multiclass", "split", "accuracy"),
+        ("multiclass", "cv", "accuracy"),
+        ("regression", "split", "rmse"),
+        ("regression", "cv", "rmse"),
+    ],
+)
+def test_the_metric_follows_labels_and_protocol(kind, protocol, name):
+    assert choose_metric(kind, protocol, None).name == name
+
+
+def test_less_is_better_for_errors_alone():
+    less = {metric.name for metrics in METRICS.values() for metric in metrics if metric.sign < 0}
+    assert less == {"rmse", "mae"}
+
+
+def test_a_metric_of_other_labels_is_refused():
+    with pytest.raises(
+        JobFileError, match=r"train\.metric = 'rmse' is no metric of two classes: choose one of roc-auc"
+    ):
+        choose_metric("binary", "split", "rmse")

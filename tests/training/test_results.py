@@ -1,0 +1,262 @@
+import json
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import skops.io
+from sklearn.linear_model import LogisticRegression
+
+from wegl_dask.cli import main
+from wegl_dask.errors import WeglError
+from wegl_dask.reading import read_embeddings
+from wegl_dask.spec import ClusterTable, TrainTable
+from wegl_dask.storage import RunFolder
+from wegl_dask.training import trees
+from wegl_dask.training.job import train
+from wegl_dask.training.models import make_learner
+from wegl_dask.training.names import MODEL_NAMES
+from wegl_dask.training.problem import Problem
+from wegl_dask.training.results import data_fingerprint, read_results, results_table, summarise
+from wegl_dask.training.saved import encode_estimators, load_estimators
+from wegl_dask.verify import verify_run
+
+ONE_PROCESS = ClusterTable(workers=1)
+
+
+@pytest.fixture(autouse=True)
+def small_grid(monkeypatch):
+    monkeypatch.setattr(trees, "N_TREES", (3, 6))
+    monkeypatch.setattr(trees, "SPLIT_SIZES", (2,))
+    monkeypatch.setattr(trees, "DEPTHS", (1,))
+
+
+def trained(folder, model="random-forest", seed=0, **keys):
+    return train(folder, TrainTable(model=model, **keys), ONE_PROCESS, seed=seed)
+
+
+# What is to be learned
+
+
+@pytest.mark.parametrize(
+    ("labels", "kind"),
+    [
+        ({"kind": "binary"}, "binary"),
+        ({"kind": "multiclass"}, "multiclass"),
+        ({"kind": "regression"}, "regression"),
+        ({"kind": "binary", "n_tasks": 3, "unknown": 9}, "binary"),
+        ({"kind": "regression", "n_tasks": 3, "unknown": 9}, "regression"),
+    ],
+)
+def test_the_labels_of_a_run_say_what_is_to_be_learned(labels, kind, make_problem, write_problem):
+    problem = make_problem(**labels, split=True)
+    found = Problem.of(read_embeddings(write_problem(problem).url))
+    assert found.kind == kind
+    assert found.n_outputs == (3 if kind == "multiclass" or "n_tasks" in labels else 1)
+    assert (found.class_names, found.task_names) == (problem.class_names, problem.task_names)
+    assert np.array_equal(found.X, problem.X)
+    assert np.array_equal(found.Y, problem.Y, equal_nan=True)
+    assert np.array_equal(found.part("valid"), np.flatnonzero(problem.split == "valid"))
+
+
+def test_a_run_without_labels_has_nothing_to_learn(embedded_run):
+    with pytest.raises(WeglError, match="no labels"):
+        Problem.of(read_embeddings(embedded_run("mutag")))
+
+
+def test_labels_of_one_class_are_nothing_to_learn(make_problem, write_problem):
+    problem = make_problem("binary")
+    problem.Y[:] = 1
+    with pytest.raises(WeglError, match="all of one class"):
+        Problem.of(read_embeddings(write_problem(problem).url))
+
+
+# What is kept
+
+
+def test_a_training_leaves_metrics_predictions_and_the_model(make_problem, write_problem):
+    problem = make_problem("binary", split=True, unknown=4)
+    folder = write_problem(problem)
+    metrics = trained(folder, seeds=2, seed=3)
+    assert json.loads(folder.read("train/random-forest/metrics.json")) == metrics
+    assert read_results(folder) == [metrics]
+    assert metrics["data"] == data_fingerprint(folder)
+    assert (metrics["protocol"], metrics["metric"], metrics["repeats"]) == ("split", "roc-auc", "seed")
+    assert (metrics["graphs"], metrics["graphs_labelled"], metrics["seed"]) == (60, 56, 3)
+    of_test = metrics["results"]["test"]["roc-auc"]
+    assert len(of_test["values"]) == 2
+    assert of_test["mean"] == pytest.approx(np.mean(of_test["values"]))
+
+    table = pq.read_table(f"{folder.url}/train/random-forest/predictions.parquet")
+    assert table.column_names == ["graph_id", "split", "y", "score"]
+    assert set(table.column("split").to_pylist()) == {"valid", "test"}
+    place = [int(graph_id[1:]) for graph_id in table.column("graph_id").to_pylist()]
+    expected = [None if np.isnan(y) else int(y) for y in problem.Y[place, 0]]
+    assert table.column("y").to_pylist() == expected
+    (estimator,) = load_estimators(folder, "random-forest").values()
+    assert table.column("score").to_pylist() == estimator.predict_proba(problem.X[place])[:, 1].tolist()
+
+
+def test_predictions_of_a_cross_validation_name_the_fold(make_problem, write_problem):
+    problem = make_problem("multiclass")
+    folder = write_problem(problem)
+    metrics = trained(folder, "svm-rbf", folds=3)
+    table = pq.read_table(f"{folder.url}/train/svm-rbf/predictions.parquet")
+    assert table.column_names == ["graph_id", "fold", "y", "score"]
+    scores = np.array(table.column("score").to_pylist())
+    y, fold = (table.column(name).to_numpy() for name in ("y", "fold"))
+    accuracy = [(scores.argmax(axis=1) == y)[fold == i].mean() for i in range(3)]
+    assert metrics["results"]["nested"]["accuracy"]["values"] == pytest.approx(accuracy)
+
+
+def test_predictions_of_several_tasks_are_lists(make_problem, write_problem):
+    problem = make_problem("regression", n_tasks=2, unknown=20, split=True)
+    folder = write_problem(problem)
+    trained(folder, "ridge")
+    table = pq.read_table(f"{folder.url}/train/ridge/predictions.parquet")
+    place = [int(graph_id[1:]) for graph_id in table.column("graph_id").to_pylist()]
+    found = np.array(table.column("y").to_pylist(), dtype=float)
+    assert np.array_equal(found, problem.Y[place], equal_nan=True)
+    estimators = load_estimators(folder, "ridge")
+    assert list(estimators) == ["t0", "t1"]
+    scores = np.column_stack([estimator.predict(problem.X[place]) for estimator in estimators.values()])
+    np.testing.assert_allclose(np.array(table.column("score").to_pylist()), scores)
+
+
+def test_a_run_with_trained_models_verifies_and_is_cleared_whole(make_problem, write_problem):
+    folder = write_problem(make_problem("binary"))
+    before = verify_run(folder)
+    for model in ("random-forest", "svm-rbf"):
+        trained(folder, model, folds=2)
+    assert verify_run(folder) == before
+    folder.write("train/notes.txt", b"mine")
+    folder.claim(folder.job_toml(), overwrite=True)
+    assert list(folder.listing("train")) == ["notes.txt"]
+
+
+def test_training_may_be_changed_in_the_job_file_of_a_run(make_problem, write_problem):
+    folder = write_problem(make_problem("binary"))
+    changed = folder.job_toml().replace('model = "random-forest"', 'model = "mlp"')
+    assert changed != folder.job_toml()
+    assert folder.claim(changed).resumed
+
+
+def test_damaged_results_are_named(make_problem, write_problem):
+    folder = write_problem(make_problem("binary"))
+    folder.write("train/mlp/metrics.json", b"{")
+    with pytest.raises(WeglError, match=r"mlp/metrics\.json is damaged"):
+        read_results(folder)
+
+
+# Models on storage
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [(name, kind) for name in MODEL_NAMES for kind in ("binary", "regression") if (name, kind) != ("ridge", "binary")],
+)
+def test_every_model_is_loaded_without_pickle_and_predicts_the_same(name, kind, make_problem, tmp_path):
+    if name == "automl":
+        pytest.importorskip("flaml")
+        pytest.importorskip("xgboost")
+    problem = make_problem(kind)
+    learner = make_learner(name, problem, metric="accuracy" if kind == "binary" else "rmse", time_budget=1.0)
+    estimator = learner.fit(learner.groups()[0][0], problem.X, problem.Y[:, 0], 0)
+    folder = RunFolder(str(tmp_path))
+    folder.write(f"train/{name}/model.skops", encode_estimators({"label": estimator}))
+    loaded = load_estimators(folder, name)["label"]
+    assert np.array_equal(loaded.predict(problem.X), estimator.predict(problem.X))
+
+
+def test_a_file_with_other_objects_is_not_loaded(make_problem, write_problem):
+    folder = write_problem(make_problem("binary"))
+    stranger = LogisticRegression()
+    stranger.surprise = json.JSONEncoder()
+    folder.write("train/mlp/model.skops", skops.io.dumps({"label": stranger}))
+    with pytest.raises(WeglError, match=r"holds objects of json\.encoder\.JSONEncoder"):
+        load_estimators(folder, "mlp")
+
+
+# The table
+
+
+def test_a_summary_leaves_out_what_is_not_defined():
+    assert summarise([1.0, 2.0, np.nan]) == {"mean": 1.5, "std": pytest.approx(0.5**0.5), "values": [1.0, 2.0, None]}
+    assert summarise([3.0]) == {"mean": 3.0, "std": None, "values": [3.0]}
+    assert summarise([np.nan]) == {"mean": None, "std": None, "values": [None]}
+
+
+def test_the_table_has_a_row_a_part_and_a_column_a_metric():
+    metrics = {
+        "kind": "binary",
+        "repeats": "seed",
+        "chosen": {"C": 1.0},
+        "notes": ["a note"],
+        "results": {
+            name: {"roc-auc": summarise(values), "average-precision": summarise([np.nan]), "accuracy": summarise([1.0])}
+            for name, values in (("valid", [0.5, 0.7]), ("test", [0.25, 0.75]))
+        },
+    }
+    assert results_table(metrics) == [
+        "               ROC-AUC  average precision  accuracy",
+        "valid  0.6000 ± 0.1414                  -    1.0000",
+        "test   0.5000 ± 0.3536                  -    1.0000",
+        "mean and standard deviation over 2 seeds",
+        "chosen: C = 1.0",
+        "a note",
+    ]
+
+
+# The command
+
+
+def run_command(arguments, capsys):
+    with pytest.raises(SystemExit) as stop:
+        main([str(argument) for argument in arguments])
+    return stop.value.code, *capsys.readouterr()
+
+
+def test_the_command_trains_what_it_is_asked_for(make_problem, write_problem, capsys):
+    folder = write_problem(make_problem("regression"), job='name = "areas"\nseed = 4\n')
+    options = ["--model", "ridge", "--protocol", "cv", "--folds", 3, "--set", "cluster.workers=1"]
+    code, out, _ = run_command(["train", folder.url, *options], capsys)
+    assert code == 0
+    assert "areas: ridge, cv, 60 graphs with labels, vectors of 6" in out
+    assert "mean and standard deviation over 3 folds" in out
+    (metrics,) = read_results(folder)
+    assert all(line in out for line in results_table(metrics))
+    assert metrics["seed"] == 4
+
+
+def test_the_command_takes_what_is_not_given_from_the_job_of_the_run(make_problem, write_problem, capsys):
+    job = '[train]\nmodel = "svm-linear"\nfolds = 2\n[cluster]\nworkers = 1\n'
+    folder = write_problem(make_problem("binary"), job=job)
+    code, out, _ = run_command(["train", folder.url], capsys)
+    assert code == 0
+    assert "svm-linear, cv" in out
+    assert "over 2 folds" in out
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "message"),
+    [
+        (["--protocol", "split"], 2, "choose --protocol cv"),
+        (["--model", "ridge"], 2, "choose svm-linear"),
+        (["--model", "forest"], 2, "random-forest"),
+        (["--metric", "rmse"], 2, "no metric of two classes"),
+        (["--set", "train.fold=3"], 2, "did you mean train.folds?"),
+    ],
+)
+def test_what_cannot_be_done_is_one_line(options, code, message, make_problem, write_problem, capsys):
+    folder = write_problem(make_problem("binary"))
+    found, _, err = run_command(["train", folder.url, *options], capsys)
+    assert found == code
+    assert message in err
+    assert len(err.splitlines()) == 1
+
+
+def test_a_run_that_has_not_finished_is_not_trained_on(make_problem, write_problem, capsys):
+    folder = write_problem(make_problem("binary"))
+    folder.unmark_success()
+    code, _, err = run_command(["train", folder.url], capsys)
+    assert code == 1
+    assert "has not finished" in err

@@ -1,0 +1,84 @@
+"""A search over models and their parameters by FLAML, in a given time."""
+
+import importlib.util
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from wegl_dask.errors import MissingDependencyError, WeglError
+from wegl_dask.training.learner import Candidate, Held, Learner
+from wegl_dask.training.names import MetricName
+
+ESTIMATORS = ("lgbm", "rf", "extra_tree")
+"""Kinds of models that FLAML tries, by its names for them: all can be saved without pickle."""
+
+_FLAML_METRICS = {
+    "roc-auc": "roc_auc",
+    "average-precision": "ap",
+    "accuracy": "accuracy",
+    "rmse": "rmse",
+    "mae": "mae",
+    "r2": "r2",
+}
+
+_FOLDS = 5
+
+
+@dataclass(frozen=True)
+class AutoML(Learner):
+    """FLAML's search, by the metric of the protocol.
+
+    It chooses on the graphs that are held out if there are any, else by cross-validation of its own. What it finds
+    follows from the seed and from how fast the machine is, since the search ends with the time.
+
+    Attributes
+    ----------
+    metric : str
+    time_budget : float
+        Seconds of a search.
+    """
+
+    metric: MetricName
+    time_budget: float
+
+    def __post_init__(self) -> None:
+        # FLAML itself is there without what its search needs.
+        for package in ("flaml", "lightgbm", "pandas", "xgboost"):
+            if importlib.util.find_spec(package) is None:
+                raise MissingDependencyError.for_extra(package, "automl")
+
+    def groups(self) -> list[list[Candidate]]:
+        """List the one candidate there is: the search."""
+        return [[{}]]
+
+    def make(self, candidate: Candidate, seed: int) -> Any:
+        """Make a search that has not begun."""
+        from flaml import AutoML as Search  # noqa: PLC0415  it takes seconds, and only this model needs it
+
+        return Search(
+            **candidate,
+            task="regression" if self.kind == "regression" else "classification",
+            metric=_FLAML_METRICS[self.metric],
+            time_budget=self.time_budget,
+            estimator_list=list(ESTIMATORS),
+            seed=seed,
+            n_jobs=1,
+            verbose=0,
+            retrain_full=False,
+        )
+
+    def _fit(
+        self, candidate: Candidate, X: npt.NDArray[np.float32], y: npt.NDArray[Any], seed: int, held: Held | None
+    ) -> Any:
+        if self.n_classes and len(np.unique(y)) < self.n_classes:
+            raise WeglError(
+                'train.model = "automl" needs graphs of every class in the training part: choose another model'
+            )
+        search = self.make(candidate, seed)
+        if held is None:
+            search.fit(X, y, eval_method="cv", n_splits=_FOLDS, retrain_full=True)
+        else:
+            search.fit(X, y, X_val=held[0], y_val=held[1], eval_method="holdout")
+        return search.model.estimator

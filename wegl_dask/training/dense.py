@@ -1,0 +1,55 @@
+"""Models on standardised vectors: multi-layer perceptrons and ridge regression."""
+
+import warnings
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+from sklearn.compose import TransformedTargetRegressor
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.linear_model import Ridge
+from sklearn.neural_network import MLPClassifier, MLPRegressor
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+from wegl_dask.training.learner import Candidate, Held, Learner, grid
+
+HIDDEN_LAYERS = ((128,), (256,), (128, 64), (256, 128))
+PENALTIES = tuple(10.0**exponent for exponent in range(-2, 6))
+
+
+class Perceptron(Learner):
+    """Multi-layer perceptrons (paper, appendix "Implementation Details"); targets are standardised too."""
+
+    def groups(self) -> list[list[Candidate]]:
+        """List the candidates, each by itself."""
+        return [[candidate] for candidate in grid(hidden_layer_sizes=HIDDEN_LAYERS)]
+
+    def make(self, candidate: Candidate, seed: int) -> Any:
+        """Make the estimator of a candidate."""
+        if self.n_classes:
+            return make_pipeline(StandardScaler(), MLPClassifier(**candidate, random_state=seed))
+        network = make_pipeline(StandardScaler(), MLPRegressor(**candidate, random_state=seed))
+        return TransformedTargetRegressor(network, transformer=StandardScaler())
+
+    def _fit(
+        self, candidate: Candidate, X: npt.NDArray[np.float32], y: npt.NDArray[Any], seed: int, held: Held | None
+    ) -> Any:
+        with warnings.catch_warnings():
+            # scikit-learn's 200 epochs are a part of what the candidate is.
+            warnings.simplefilter("ignore", ConvergenceWarning)
+            return super()._fit(candidate, X, y, seed, held)
+
+
+class RidgeRegression(Learner):
+    """Ridge regression, for targets alone."""
+
+    is_seeded: ClassVar[bool] = False
+
+    def groups(self) -> list[list[Candidate]]:
+        """List the candidates, each by itself."""
+        return [[candidate] for candidate in grid(alpha=PENALTIES)]
+
+    def make(self, candidate: Candidate, seed: int) -> Any:  # noqa: ARG002  nothing is random
+        """Make the estimator of a candidate."""
+        return make_pipeline(StandardScaler(), Ridge(**candidate))

@@ -1,0 +1,215 @@
+"""What is kept of a training: metrics, the score of every graph, the fitted model; and the table of it."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib.metadata import version
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from wegl_dask.errors import WeglError
+from wegl_dask.folders import Folder
+from wegl_dask.records import json_bytes
+from wegl_dask.sources.base import fingerprint
+from wegl_dask.storage import RunFolder
+from wegl_dask.training.metrics import METRICS, Metric
+from wegl_dask.training.names import (
+    METRICS_FILE,
+    MODEL_FILE,
+    MODEL_NAMES,
+    PREDICTIONS_FILE,
+    ModelName,
+    ProtocolName,
+    training_folder,
+)
+from wegl_dask.training.problem import Problem
+from wegl_dask.training.protocols import Outcome
+from wegl_dask.training.saved import encode_estimators
+from wegl_dask.version import __version__
+
+ONE_LABEL = "label"
+"""Name of the task where there is one label."""
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A model that was trained and measured.
+
+    Attributes
+    ----------
+    model, protocol : str
+    metric : Metric
+        That candidates were compared by.
+    problem : Problem
+    outcome : Outcome
+    seed : int
+        The first.
+    threshold : float
+        Score above which class 1 is predicted.
+    seconds : float
+    """
+
+    model: ModelName
+    protocol: ProtocolName
+    metric: Metric
+    problem: Problem
+    outcome: Outcome
+    seed: int
+    threshold: float
+    seconds: float
+
+    def to_json(self, run: RunFolder) -> dict[str, Any]:
+        """Render what is kept in metrics.json."""
+        outcome = self.outcome
+        scored = [] if len(outcome.candidates) == 1 else outcome.candidate_scores.tolist()
+        return {
+            "model": self.model,
+            "protocol": self.protocol,
+            "metric": self.metric.name,
+            "kind": self.problem.kind,
+            "class_names": list(self.problem.class_names),
+            "task_names": list(self.problem.task_names),
+            "results": {
+                name: {metric: summarise(values) for metric, values in metrics.items()}
+                for name, metrics in outcome.results.items()
+            },
+            "repeats": outcome.repeats,
+            "notes": list(outcome.notes),
+            "threshold": self.threshold,
+            "chosen": dict(outcome.chosen),
+            "candidates": [
+                {"parameters": dict(candidate), "score": score}
+                for candidate, score in zip(outcome.candidates, scored, strict=False)
+            ],
+            "estimator": " ".join(repr(outcome.estimators[0]).split()),
+            "seed": self.seed,
+            "graphs": len(self.problem.X),
+            "graphs_labelled": len(self.problem.labelled),
+            "width": self.problem.X.shape[1],
+            "seconds": round(self.seconds, 3),
+            "date": datetime.now(UTC).isoformat(timespec="seconds"),
+            "versions": {"wegl-dask": __version__}
+            | {package: version(package) for package in ("numpy", "scikit-learn", "skops")},
+            "data": data_fingerprint(run),
+        }
+
+    def predictions(self) -> pa.Table:
+        """Make the table of predictions: ``graph_id``, ``split`` or ``fold``, ``y``, ``score``; a row a scored graph."""
+        problem, outcome = self.problem, self.outcome
+        Y = problem.Y[outcome.rows]
+        if problem.task_names:
+            y = _lists(Y)
+        elif problem.kind == "regression":
+            y = pa.array(Y[:, 0], pa.float64(), from_pandas=True)
+        else:
+            y = pa.array(Y[:, 0], pa.float64(), from_pandas=True).cast(pa.int64())
+        several = bool(problem.task_names) or problem.kind == "multiclass"
+        score = _lists(outcome.scores) if several else pa.array(outcome.scores[:, 0], pa.float64())
+        return pa.table(
+            {
+                "graph_id": pa.array(problem.graph_id[outcome.rows], pa.string()),
+                "split" if outcome.repeats == "seed" else "fold": pa.array(outcome.part),
+                "y": y,
+                "score": score,
+            }
+        )
+
+    def write(self, run: RunFolder) -> dict[str, Any]:
+        """Write the three files to the run folder, metrics.json last; return what that holds."""
+        folder = training_folder(self.model)
+        table = self.predictions()
+        names = self.problem.task_names or (ONE_LABEL,)
+        estimators = dict(zip(names, self.outcome.estimators, strict=True))
+        run.remove(f"{folder}/{METRICS_FILE}")
+        run.write(f"{folder}/{PREDICTIONS_FILE}", lambda file: pq.write_table(table, file, compression="zstd"))
+        run.write(f"{folder}/{MODEL_FILE}", encode_estimators(estimators))
+        metrics = self.to_json(run)
+        run.write(f"{folder}/{METRICS_FILE}", json_bytes(metrics, indent=1))
+        return metrics
+
+
+def summarise(values: Sequence[float]) -> dict[str, Any]:
+    """Put the values of a metric together: mean, standard deviation (of a sample; null for one value) and all of them.
+
+    A value that is not defined is null, and left out of the mean.
+    """
+    defined = [value for value in values if not np.isnan(value)]
+    return {
+        "mean": float(np.mean(defined)) if defined else None,
+        "std": float(np.std(defined, ddof=1)) if len(defined) > 1 else None,
+        "values": [None if np.isnan(value) else float(value) for value in values],
+    }
+
+
+def data_fingerprint(run: RunFolder) -> str:
+    """Hash the embeddings of a run: the SHA-256 of its parts, in order."""
+    parts = [file.sha256 for record in run.records("embed") for file in record.files if file.folder == "data"]
+    return fingerprint(*parts)
+
+
+def read_results(run: Folder) -> list[dict[str, Any]]:
+    """Read metrics.json of every model that was trained on a run, in the order of the models' names.
+
+    Raises
+    ------
+    WeglError
+        If one is damaged.
+    """
+    found = []
+    for model in MODEL_NAMES:
+        name = f"{training_folder(model)}/{METRICS_FILE}"
+        content = run.read_if_there(name)
+        if content is None:
+            continue
+        try:
+            found.append(json.loads(content))
+        except ValueError as error:
+            raise WeglError(f"{run.location(name)} is damaged: {error}. Train the model again") from error
+    return found
+
+
+def results_table(metrics: Mapping[str, Any]) -> list[str]:
+    """Lay the results of a training out as lines of text, from what metrics.json holds."""
+    rows = metric_rows(metrics)
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = [
+        "  ".join(
+            [row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True))]
+        )
+        for row in rows
+    ]
+    return [*(line.rstrip() for line in lines), *notes_of(metrics)]
+
+
+def metric_rows(metrics: Mapping[str, Any]) -> list[list[str]]:
+    """Make the cells of the table of results: a heading, and a row for whatever was measured."""
+    titles = {metric.name: metric.title for metric in METRICS[metrics["kind"]]}
+    heading = ["", *titles.values()]
+    return [heading, *([name, *(_cell(found[each]) for each in titles)] for name, found in metrics["results"].items())]
+
+
+def notes_of(metrics: Mapping[str, Any]) -> list[str]:
+    """Say in a line each what the numbers are."""
+    n_values = max(len(found["values"]) for part in metrics["results"].values() for found in part.values())
+    lines = [f"mean and standard deviation over {n_values} {metrics['repeats']}s"] if n_values > 1 else []
+    if metrics["chosen"]:
+        lines.append("chosen: " + ", ".join(f"{key} = {value}" for key, value in metrics["chosen"].items()))
+    return [*lines, *metrics["notes"]]
+
+
+def _cell(summary: Mapping[str, Any]) -> str:
+    if summary["mean"] is None:
+        return "-"
+    spread = "" if summary["std"] is None else f" ± {summary['std']:.4f}"
+    return f"{summary['mean']:.4f}{spread}"
+
+
+def _lists(values: Any) -> pa.Array:
+    """Make a column of lists; NaN becomes null."""
+    flat = pa.array(np.ascontiguousarray(values).reshape(-1), pa.float64(), from_pandas=True)
+    offsets = np.arange(len(values) + 1) * values.shape[1]
+    return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), flat)

@@ -1,0 +1,60 @@
+"""Trained models on storage: skops files, which hold no code to run."""
+
+from typing import Any
+
+import skops.io
+
+from wegl_dask.errors import WeglError
+from wegl_dask.folders import Folder
+from wegl_dask.training.names import MODEL_FILE, training_folder
+
+TRUSTED_TYPES = frozenset(
+    {
+        "collections.OrderedDict",
+        "lightgbm.basic.Booster",
+        "lightgbm.sklearn.LGBMClassifier",
+        "lightgbm.sklearn.LGBMRegressor",
+        "sklearn.ensemble._hist_gradient_boosting.predictor.TreePredictor",
+        "sklearn.neural_network._stochastic_optimizers.AdamOptimizer",
+        "sklearn.tree._tree.Tree",
+    }
+)
+"""Classes that the models are made of and skops asks about. They hold numbers and text."""
+
+
+def encode_estimators(estimators: dict[str, Any]) -> bytes:
+    """Encode fitted estimators, by the name of their task."""
+    content: bytes = skops.io.dumps(estimators)
+    return content
+
+
+def load_estimators(run: Folder, model: str) -> dict[str, Any]:
+    """Read the estimators that were trained on a run.
+
+    Parameters
+    ----------
+    run : Folder
+    model : str
+        Such as ``"random-forest"``.
+
+    Returns
+    -------
+    dict of str to estimator
+        One a task, by the task's name; with one label there is one, under the name ``"label"``. They predict from rows of
+        ``wegl_dask.read_embeddings(run).X``.
+
+    Raises
+    ------
+    WeglError
+        If there is no such file, or it holds anything but estimators of this package's models.
+    """
+    name = f"{training_folder(model)}/{MODEL_FILE}"
+    content = run.read(name)
+    strangers = set(skops.io.get_untrusted_types(data=content)) - TRUSTED_TYPES
+    if strangers:
+        raise WeglError(
+            f"{run.location(name)} holds objects of {', '.join(sorted(strangers))}, which no model of this package has: "
+            "it was not loaded. Train the model again"
+        )
+    estimators: dict[str, Any] = skops.io.loads(content, trusted=sorted(TRUSTED_TYPES))
+    return estimators

@@ -1,0 +1,131 @@
+"""Support vector machines: all candidates and all folds from one Gram matrix."""
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+import numpy.typing as npt
+from sklearn.compose import TransformedTargetRegressor
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.preprocessing import StandardScaler
+from sklearn.svm import SVC, SVR
+
+from wegl_dask.graphs import IntArray
+from wegl_dask.training.learner import Arrays, Candidate, Fold, Held, Labels, Learner, grid
+from wegl_dask.training.problem import FloatMatrix
+
+PENALTIES = tuple(10.0**exponent for exponent in range(-2, 6))
+
+GRAM_GRAPHS = 16_000
+"""Graphs up to which the Gram matrix is held, 2 GB; beyond that every fit computes the kernel for itself."""
+
+MAX_ITERATIONS = 2_000_000
+"""Steps of the solver after which a fit ends as it is: large penalties on classes that overlap would take hours."""
+
+_BLOCK_ENTRIES = 1 << 24
+
+
+@dataclass(frozen=True)
+class SupportVectorMachine(Learner):
+    """Support vector machines on the vectors as they are, whose distances stand for Wasserstein distances.
+
+    The width of the RBF kernel is scikit-learn's ``gamma="scale"``, of the training part. Targets are standardised.
+
+    Attributes
+    ----------
+    kernel : {"linear", "rbf"}
+    """
+
+    kernel: Literal["linear", "rbf"]
+
+    threshold: ClassVar[float] = 0.0
+    is_seeded: ClassVar[bool] = False
+
+    def groups(self) -> list[list[Candidate]]:
+        """List the candidates in one group: they share their kernel matrix."""
+        return [grid(C=PENALTIES)]
+
+    def make(self, candidate: Candidate, seed: int) -> Any:  # noqa: ARG002  nothing is random
+        """Make the estimator of a candidate."""
+        return self._make(candidate, self.kernel)
+
+    def shared(self, X: npt.NDArray[np.float32]) -> Arrays:
+        """Compute the Gram matrix, the sum of every vector, and the width of the vectors; of many graphs, nothing."""
+        if len(X) > GRAM_GRAPHS:
+            return super().shared(X)
+        return gram_matrix(X), X.sum(axis=1, dtype=np.float64), np.array(X.shape[1])
+
+    def _search(self, shared: Arrays, y: Labels, fold: Fold, group: Sequence[Candidate], seed: int) -> FloatMatrix:
+        if len(shared) == 1:
+            return super()._search(shared, y, fold, group, seed)
+        of_train = self._kernel(shared, fold.train, fold.train)
+        of_others = self._kernel(shared, fold.evaluate, fold.train)
+        return np.stack(
+            [
+                self.scores(self._fitted(self._make(candidate, "precomputed"), of_train, y[fold.train]), of_others)
+                for candidate in group
+            ]
+        )
+
+    def _kernel(self, shared: Arrays, rows: IntArray, train: IntArray) -> FloatMatrix:
+        """Take the kernel matrix between some rows and the training part out of the Gram matrix."""
+        gram, sums, width = shared
+        block: FloatMatrix = gram[np.ix_(rows, train)]
+        if self.kernel == "linear":
+            return block
+        squares = gram.diagonal()
+        n_entries = len(train) * int(width)
+        variance = squares[train].sum() / n_entries - (sums[train].sum() / n_entries) ** 2
+        gamma = 1 / (int(width) * variance) if variance > 0 else 1.0
+        distances = squares[rows, None] + squares[None, train] - 2 * block
+        kernel: FloatMatrix = np.exp(-gamma * np.maximum(distances, 0))
+        return kernel
+
+    def _make(self, candidate: Candidate, kernel: str) -> Any:
+        settings = {**candidate, "kernel": kernel, "max_iter": MAX_ITERATIONS}
+        if self.n_classes:
+            return SVC(**settings)
+        return TransformedTargetRegressor(SVR(**settings), transformer=StandardScaler())
+
+    def _fit(
+        self,
+        candidate: Candidate,
+        X: npt.NDArray[np.float32],
+        y: npt.NDArray[Any],
+        seed: int,
+        held: Held | None,  # noqa: ARG002
+    ) -> Any:
+        return self._fitted(self.make(candidate, seed), X, y)
+
+    def _fitted(self, estimator: Any, X: npt.NDArray[Any], y: npt.NDArray[Any]) -> Any:
+        with warnings.catch_warnings():
+            # The number of steps is a part of what the candidate is.
+            warnings.simplefilter("ignore", ConvergenceWarning)
+            return estimator.fit(X, y.astype(np.int64) if self.n_classes else y)
+
+    def _class_scores(self, estimator: Any, X: npt.NDArray[np.floating]) -> FloatMatrix:
+        if len(estimator.classes_) == 1:
+            return super()._class_scores(estimator, X)
+        scores: FloatMatrix = estimator.decision_function(X)
+        return np.column_stack([-scores, scores]) if scores.ndim == 1 else scores
+
+
+def gram_matrix(X: npt.NDArray[np.float32]) -> FloatMatrix:
+    """Compute the scalar products of all pairs of rows, in double precision, some columns at a time.
+
+    Parameters
+    ----------
+    X : float32, (n, width)
+
+    Returns
+    -------
+    float64, (n, n)
+    """
+    gram = np.zeros((len(X), len(X)))
+    step = max(1, _BLOCK_ENTRIES // max(len(X), 1))
+    for start in range(0, X.shape[1], step):
+        block = X[:, start : start + step].astype(np.float64)
+        gram += block @ block.T
+    return gram
