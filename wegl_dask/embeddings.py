@@ -25,7 +25,7 @@ ROW_GROUP_BYTES = 64 * 2**20
 MAX_WIDE_COLUMNS = 10_000
 """Columns that the wide layout may have: beyond that, Parquet's footer outweighs the data and readers crawl."""
 
-VERSION_KEYS = ("version", "versions")
+VERSION_KEYS = ("versions",)
 """Metadata that may differ between the parts of a run that was continued after an update."""
 
 FLOAT16_MAX = float(np.finfo(np.float16).max)

@@ -223,7 +223,12 @@ def embed(run: Run, census: ShardCensus, model: PartRecord) -> dict[int, PartRec
             model_fingerprint=_model_fingerprint(model),
             dtype=spec.output.dtype,
             layout=spec.output.layout,
-            metadata={"version": __version__, "numerics_version": NUMERICS_VERSION, "seed": spec.seed},
+            metadata={
+                "job": fingerprint(json.dumps(run.folder.read_model()[0]["job"], sort_keys=True)),
+                "numerics_version": NUMERICS_VERSION,
+                "seed": spec.seed,
+                "versions": _versions(),
+            },
             fail=spec.source.on_error == "fail",
         ),
         [tasks.ShardTask(shard, value) for shard, value in _embed_inputs(spec, census, model).items()],
@@ -274,8 +279,7 @@ def finish(
         folder.write_manifest(
             kept,
             stage_seconds=run.stage_seconds,
-            versions={package: version(package) for package in VERSIONED_PACKAGES if package != "wegl-dask"}
-            | {"wegl-dask": __version__},
+            versions=_versions(),
             summary={
                 "rows": sum(record.rows("data") for record in embedded),
                 "rejected": sum(record.rows("rejected") for record in kept),
@@ -308,6 +312,11 @@ def is_complete(folder: RunFolder) -> bool:
     except WeglError:
         return False
     return folder.has_succeeded()
+
+
+def _versions() -> dict[str, str]:
+    """Versions of the packages that the numbers come from."""
+    return {package: version(package) for package in VERSIONED_PACKAGES} | {"wegl-dask": __version__}
 
 
 def _require_undisturbed(run: Run, stage: str, records: Mapping[int, PartRecord]) -> None:

@@ -93,7 +93,7 @@ def test_nothing_in_a_part_tells_when_or_where_it_was_made(run, mutag_job):
     }
     assert set(metadata) == {
         *("n_points", "dimension", "dtype", "layout", "label_kind", "class_names", "task_names"),
-        *("version", "numerics_version", "model", "seed"),
+        *("job", "numerics_version", "model", "seed", "versions"),
     }
 
 
