@@ -16,7 +16,7 @@ from wegl_dask.errors import MissingDependencyError
 from wegl_dask.spec import documented_keys
 
 REPOSITORY = Path(__file__).parents[1]
-FIRST_COMMANDS = ["run", "check", "ingest", "init", "status", "verify"]
+FIRST_COMMANDS = ["run", "check", "plan", "ingest", "init", "status", "verify"]
 
 TRIANGLE_AND_PATH = {
     "A": "1, 2\n2, 3\n3, 1\n4, 5\n",

@@ -108,7 +108,7 @@ def dashboard_link(table: ClusterTable, client: Client) -> str | None:
 def _local_client(table: ClusterTable) -> Iterator[Client]:
     _refuse_to_start_from_a_worker()
     n_workers = table.workers or CPU_COUNT
-    memory = _memory_of_a_worker(table.memory_limit, n_workers)
+    memory = memory_of_a_worker(table.memory_limit, n_workers)
     if _has_dashboard(table):
         _check_dashboard_address(str(table.dashboard_address))
     with ExitStack() as stack:
@@ -189,7 +189,8 @@ def _check_dashboard_address(address: str) -> None:
         ) from error
 
 
-def _memory_of_a_worker(limit: str | None, n_workers: int) -> int:
+def memory_of_a_worker(limit: str | None, n_workers: int) -> int:
+    """Memory limit of each of `n_workers` local workers, in bytes; JobFileError where it is no size or too small."""
     if limit is None:
         share = int(0.9 * MEMORY_LIMIT / n_workers)
         if share < SMALLEST_MEMORY:

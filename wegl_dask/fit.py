@@ -10,8 +10,18 @@ from wegl_dask import fit_tasks
 from wegl_dask.errors import JobFileError
 from wegl_dask.features import default_features
 from wegl_dask.fitting import largest_sample, needs_scatter, sample_shares
+from wegl_dask.graphs import IntArray
 from wegl_dask.ingest import ShardCensus
-from wegl_dask.points import NodeSettings
+from wegl_dask.memory import (
+    Extent,
+    Terms,
+    embed_terms,
+    moments_terms,
+    reference_terms,
+    sample_terms,
+    scatter_terms,
+)
+from wegl_dask.points import NodeEmbedding, NodeSettings
 from wegl_dask.records import PartRecord
 from wegl_dask.run import Run
 from wegl_dask.saved_model import Origin
@@ -125,6 +135,46 @@ def prepare_fit(spec: JobSpec, census: ShardCensus) -> Fit:
     )
 
 
+def memory_needed(fit: Fit) -> dict[str, Terms]:
+    """Say what a worker's memory must hold in each stage after the ingest, see `wegl_dask.memory`.
+
+    Raises
+    ------
+    JobFileError
+        If a scatter matrix would be needed that is too wide for any worker.
+    """
+    spec, nodes = fit.spec, fit.settings.build()
+    seen = nodes.features.seen_columns(fit.census.categories, fit.census.degrees)
+    scatter = _scatter(nodes, seen, spec.projection.components)
+    width = nodes.repeats * (nodes.features.n_features if nodes.encodes_before_moments(seen) else len(seen))
+    shards = {shard: record.extra for shard, record in fit.census.records.items()}
+    largest = Extent.of_shards(shards, virtual_node=fit.settings.virtual_node)
+    n_blocks = len(nodes.features.blocks)
+    sample = largest_sample(fit.n_nodes, spec.reference.max_nodes, dimension=fit.dimension, n_points=fit.n_points)
+    return {
+        "moments": moments_terms(largest, n_blocks, width, scatter=scatter),
+        "merge": scatter_terms(width, scatter=scatter),
+        "projection": scatter_terms(width, scatter=scatter),
+        "sample": sample_terms(largest, n_blocks, fit.dimension),
+        "reference": reference_terms(sample, fit.dimension, spec.reference.kind),
+        "embed": embed_terms(
+            largest,
+            n_blocks,
+            fit.dimension,
+            fit.n_points,
+            solver=spec.transport.solver,
+            auto_size=spec.transport.auto_size,
+        ),
+    }
+
+
+def _scatter(nodes: NodeEmbedding, seen: IntArray, components: int | None) -> bool:
+    try:
+        return needs_scatter(nodes, seen, components)
+    except ValueError as error:
+        raise JobFileError(str(error)) from error
+
+
 def fit_model(run: Run, fit: Fit) -> PartRecord:
     """Fit projection and reference and write the model: the record of the stage reference."""
     if finished := run.finished("reference", {0: fit.fingerprint}):
@@ -160,10 +210,7 @@ def _fit_projection(run: Run, fit: Fit) -> str:
         return finished[0].files[0].path
     nodes = fit.settings.build()
     seen = nodes.features.seen_columns(fit.census.categories, fit.census.degrees)
-    try:
-        scatter = needs_scatter(nodes, seen, fit.spec.projection.components)
-    except ValueError as error:
-        raise JobFileError(str(error)) from error
+    scatter = _scatter(nodes, seen, fit.spec.projection.components)
     with run.timed("moments"):
         seen_path = _write_seen(run, seen)
     how = json.dumps([repr(fit.settings), scatter, fit.train, NUMERICS_VERSION])

@@ -22,9 +22,10 @@ from distributed import Client
 from wegl_dask import tasks
 from wegl_dask.embeddings import EmbeddingFormat
 from wegl_dask.errors import WeglError
-from wegl_dask.fit import Fit, fit_model, prepare_fit
+from wegl_dask.fit import Fit, fit_model, memory_needed, prepare_fit
 from wegl_dask.given_model import GivenModel
 from wegl_dask.ingest import ShardCensus, check_rejected, ingest, plan_source, planned_shards
+from wegl_dask.memory import require_fitting
 from wegl_dask.performance import performance_report
 from wegl_dask.progress import Progress
 from wegl_dask.records import PartRecord
@@ -118,6 +119,8 @@ def _run_fit(run: Run) -> RunSummary:
     census = ingest(run, plan, None if _keeps_graphs(run) else set())
     fit = prepare_fit(run.spec, census)
     _check_output(run, plan, fit.n_points, fit.dimension)
+    if not run.folder.has_succeeded():
+        _check_memory(run, fit)
     if not _keeps_graphs(run):
         finished = run.finished("reference", {0: fit.fingerprint})
         census = ingest(run, plan, _not_embedded(run, census, finished[0]) if finished else None)
@@ -197,6 +200,14 @@ def _check_output(run: Run, plan: SourcePlan, n_points: int, dimension: int) -> 
         dtype=run.spec.output.dtype,
         layout=run.spec.output.layout,
     )
+
+
+def _check_memory(run: Run, fit: Fit) -> None:
+    """Refuse what no worker could hold, before it dies of it."""
+    workers = run.client.scheduler_info(n_workers=-1)["workers"].values()
+    limits = [int(worker["memory_limit"]) for worker in workers if worker["memory_limit"]]
+    if limits:
+        require_fitting(memory_needed(fit), min(limits))
 
 
 def embed(run: Run, census: ShardCensus, model: PartRecord) -> dict[int, PartRecord]:

@@ -241,13 +241,20 @@ def _start_rows(n_rows: int, dimension: int, n_points: int, seed: int) -> IntArr
 
 def _clusterer(start: FloatMatrix, n_points: int, seed: int) -> Any:
     """Set up mini-batch k-means with the first centres."""
-    from sklearn.cluster import KMeans, MiniBatchKMeans  # noqa: PLC0415  takes seconds, and only k-means needs it
+    from sklearn.cluster import KMeans  # noqa: PLC0415  takes seconds, and only k-means needs it
 
     first = KMeans(n_points, init="k-means++", n_init=4, max_iter=30, random_state=seed).fit(start)
+    return mini_batch_kmeans(first.cluster_centers_, seed)
+
+
+def mini_batch_kmeans(centres: FloatMatrix, seed: int) -> Any:
+    """Set up mini-batch k-means that goes on from some centres, (N, d): a `sklearn.cluster.MiniBatchKMeans`."""
+    from sklearn.cluster import MiniBatchKMeans  # noqa: PLC0415  takes seconds, and only k-means needs it
+
     # Labels would be found anew after every mini-batch, for nothing: half of its time.
     return MiniBatchKMeans(
-        n_points,
-        init=first.cluster_centers_,
+        len(centres),
+        init=centres,
         n_init=1,
         reassignment_ratio=0.0,
         compute_labels=False,

@@ -20,7 +20,8 @@ from wegl_dask.spec import JobSpec, read_job
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
-def _job_arguments(command: Command) -> Command:
+def job_arguments(command: Command) -> Command:
+    """Give a command the job file and the keys that are set on the command line."""
     command = click.option(
         "--set",
         "overrides",
@@ -39,7 +40,7 @@ def overwrite_option(command: Command) -> Command:
 
 
 @click.command(cls=KeysCommand, short_help="Run a job: graphs in, embeddings in Parquet.")
-@_job_arguments
+@job_arguments
 @overwrite_option
 def run(job: str, overrides: tuple[str, ...], *, overwrite: bool) -> None:
     """Run the job file JOB, or what is missing of it: graphs in, embeddings in Parquet.
@@ -61,7 +62,7 @@ def run(job: str, overrides: tuple[str, ...], *, overwrite: bool) -> None:
 
 
 @click.command(short_help="Make the graph shards of a job and stop.")
-@_job_arguments
+@job_arguments
 @overwrite_option
 def ingest(job: str, overrides: tuple[str, ...], *, overwrite: bool) -> None:
     """Read the source of the job file JOB into canonical graph shards, in graphs/ of its output folder, and stop.
@@ -75,7 +76,7 @@ def ingest(job: str, overrides: tuple[str, ...], *, overwrite: bool) -> None:
 
 
 @click.command(short_help="Check a job file and its source without computing.")
-@_job_arguments
+@job_arguments
 def check(job: str, overrides: tuple[str, ...]) -> None:
     """Check the job file JOB, its source and its output folder, and say what was found.
 

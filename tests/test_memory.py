@@ -1,0 +1,77 @@
+"""The memory that a job is said to need, and the refusal of what cannot fit."""
+
+import math
+
+import pytest
+
+from wegl_dask.errors import JobFileError
+from wegl_dask.memory import (
+    WORKER_BYTES,
+    Extent,
+    embed_terms,
+    moments_terms,
+    reference_terms,
+    require_fitting,
+    total_bytes,
+)
+
+SHARDS = {
+    0: {"graphs": 100, "nodes": 2000, "edges": 5000, "largest_graph": 90},
+    1: {"graphs": 3, "nodes": 1900, "edges": 90_000, "largest_graph": 800},
+}
+LARGEST = Extent(graphs=100, points=2000, edges=90_000, largest_graph=800)
+
+
+def test_the_largest_of_each_counts_whichever_shard_it_is_in():
+    assert Extent.of_shards(SHARDS, virtual_node=False) == LARGEST
+
+
+def test_virtual_nodes_and_their_edges_count():
+    assert Extent.of_shards(SHARDS, virtual_node=True) == Extent(100, 2100, 90_000 + 2 * 1900, 801)
+
+
+def test_a_scatter_matrix_counts_three_times_and_only_where_there_is_one():
+    with_pca, without = (moments_terms(LARGEST, 1, 3000, scatter=scatter) for scatter in (True, False))
+    assert with_pca["the scatter matrix"] == 3 * 8 * 3000**2
+    assert without["the scatter matrix"] == 0
+    assert total_bytes(with_pca) > total_bytes(without) > WORKER_BYTES
+
+
+@pytest.mark.parametrize(("solver", "pairs"), [("exact", 800 * 400), ("auto", 50_000), ("sinkhorn", 131_072)])
+def test_costs_and_plan_count_for_the_largest_graph_that_is_solved_exactly(solver, pairs):
+    terms = embed_terms(LARGEST, 1, 5, 400, solver=solver, auto_size=50_000)
+    assert terms["the costs and the plan of the largest graph"] == 66 * pairs
+
+
+def test_a_graph_below_the_size_of_auto_counts_as_it_is():
+    terms = embed_terms(LARGEST, 1, 5, 400, solver="auto", auto_size=10_000_000)
+    assert terms["the costs and the plan of the largest graph"] == 66 * 800 * 400
+
+
+def test_only_k_means_imports_what_k_means_needs():
+    assert total_bytes(reference_terms(1000, 20, "kmeans")) - total_bytes(reference_terms(1000, 20, "sample")) > 1e8
+
+
+def test_what_fits_is_not_refused():
+    require_fitting({"embed": {"the graphs of a shard": 1e6}}, 500_000_000)
+
+
+def test_what_does_not_fit_is_refused_with_both_numbers_the_stage_and_what_to_do():
+    stages = {
+        "sample": {"the graphs of a shard": 1e6},
+        "embed": {"the graphs of a shard": 1e6, "the costs and the plan of the largest graph": 2e9},
+    }
+    with pytest.raises(JobFileError) as raised:
+        require_fitting(stages, 1_000_000_000)
+    assert str(raised.value) == (
+        "the stage embed needs about 2.15 GB of memory a worker, and a worker has 1 GB: raise cluster.memory_limit, or "
+        'set transport.solver = "auto", or lower source.max_nodes (the costs and the plan of the largest graph would take '
+        "2 GB)"
+    )
+
+
+def test_a_worker_may_not_use_its_last_twentieth():
+    limit = (WORKER_BYTES + 50_000_000) / 0.95
+    require_fitting({"embed": {"the graphs of a shard": 50_000_000}}, math.ceil(limit) + 1)
+    with pytest.raises(JobFileError):
+        require_fitting({"embed": {"the graphs of a shard": 50_000_000}}, math.floor(limit) - 1)

@@ -1,0 +1,189 @@
+"""What a job is predicted to need, against what it needs."""
+
+import shutil
+from types import SimpleNamespace
+
+import pytest
+from click.testing import CliRunner
+
+from wegl_dask import pipeline, planning
+from wegl_dask.cli import main
+from wegl_dask.errors import JobFileError
+from wegl_dask.fit import prepare_fit
+from wegl_dask.ingest import ingest, plan_source
+from wegl_dask.planning import TRIED_SHARDS, forecast
+from wegl_dask.spec import JobSpec
+from wegl_dask.storage import RunFolder
+from wegl_dask.trial import TrialRun, trial_run, try_shards
+
+
+class Silent:
+    """A progress display that shows nothing."""
+
+    def __init__(self, stage, total):
+        del stage, total
+
+    def __enter__(self):
+        return self
+
+    def update(self, parts, rows):
+        del parts, rows
+
+    def __exit__(self, *error):
+        del error
+
+
+@pytest.fixture
+def job(shared_data, tmp_path):
+    """A job of ENZYMES in about ten shards, with the reference that is found fastest; keys can be changed."""
+
+    def make(**tables):
+        values = {
+            "source": {
+                "kind": "tud",
+                "root": str(shared_data / "TUDataset"),
+                "name": "ENZYMES",
+                "nodes_per_shard": 2000,
+            },
+            "nodes": {"features": ["labels"], "virtual_node": True},
+            "diffusion": {"layers": 2, "pooling": "concat"},
+            "reference": {"kind": "sample"},
+            "output": {"path": str(tmp_path / "out")},
+            "cluster": {"workers": 2, "memory_limit": "1GB"},
+        }
+        for table, keys in tables.items():
+            values[table] = values.get(table, {}) | keys
+        return JobSpec.from_values(values)
+
+    return make
+
+
+def run_whole(spec):
+    """Run all stages on all shards in this process: what they needed."""
+    with trial_run(spec, Silent) as run:
+        plan = plan_source(run)
+        shards = [cut.shard for unit in plan.units for cut in unit.cuts]
+        run.tried.clear()
+        return try_shards(run, plan, shards, lambda census: prepare_fit(spec, census).n_points)
+
+
+def test_a_few_shards_tell_what_the_whole_needs(job):
+    spec = job(reference={"kind": "kmeans"})
+    predicted, whole = forecast(spec, progress=Silent), run_whole(spec)
+    assert predicted.tried == TRIED_SHARDS < predicted.shards == len(whole.census.records)
+    assert predicted.graphs == whole.census.total("graphs") == 600
+    assert predicted.nodes == pytest.approx(whole.census.total("nodes"), rel=0.1)
+    assert predicted.n_points == pytest.approx(whole.fit.n_points, rel=0.1)
+    assert predicted.dimension == whole.fit.dimension == 9
+    tasks = {stage.name: stage.tasks for stage in predicted.stages}
+    for stage in ("ingest", "moments", "merge", "projection", "sample", "reference", "embed"):
+        assert tasks[stage] == len(whole.of_stage(stage))
+    assert predicted.outputs["data"] == pytest.approx(whole.written("embed"), rel=0.2)
+    assert predicted.outputs["graphs"] == pytest.approx(whole.written("ingest"), rel=0.2)
+    # The machine may be busy with something else at either time.
+    work = {stage.name: stage.work for stage in predicted.stages}
+    for stage in ("moments", "embed"):
+        assert work[stage] == pytest.approx(whole.seconds(stage), rel=3.0, abs=0.3)
+
+
+def test_stages_take_the_time_of_their_tasks_shared_by_the_workers(job):
+    predicted = forecast(job(), workers=4, progress=Silent)
+    assert predicted.workers == 4
+    embed = predicted.stages[-1]
+    rounds = -(-embed.tasks // 4)
+    assert embed.seconds == pytest.approx(rounds * embed.work / embed.tasks + planning.STAGE_SECONDS, abs=0.05)
+    assert predicted.seconds == planning.START_SECONDS + sum(stage.seconds for stage in predicted.stages)
+
+
+def test_nothing_is_written_where_the_job_will_run(job, tmp_path):
+    forecast(job(), progress=Silent)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_graph_shards_of_an_earlier_run_are_used_and_the_source_is_not_read(job, shared_data, tmp_path):
+    copy = tmp_path / "copy" / "ENZYMES"
+    shutil.copytree(shared_data / "TUDataset" / "ENZYMES", copy)
+    spec = job(source={"root": str(tmp_path / "copy")})
+    folder = RunFolder(spec.output.path)
+    with folder.lock() as lock:
+        folder.claim(spec.to_toml())
+        run = TrialRun(spec, folder, lock, None, resumed=False, progress=Silent)
+        ingest(run, plan_source(run))
+    shutil.rmtree(copy)
+    before = sorted(path.name for path in (tmp_path / "out").rglob("*"))
+    predicted = forecast(spec, progress=Silent)
+    assert predicted.graphs == 600
+    assert predicted.stages[0].name == "moments"
+    assert sorted(path.name for path in (tmp_path / "out").rglob("*")) == before
+
+
+def test_the_shards_of_another_job_are_not_used(job, tmp_path):
+    folder = RunFolder(str(tmp_path / "out"))
+    with folder.lock() as lock:
+        spec = job(source={"nodes_per_shard": 5000})
+        folder.claim(spec.to_toml())
+        run = TrialRun(spec, folder, lock, None, resumed=False, progress=Silent)
+        ingest(run, plan_source(run))
+    assert [stage.name for stage in forecast(job(), progress=Silent).stages][:2] == ["scan", "ingest"]
+
+
+def test_a_stream_is_timed_by_its_first_shard(job, shared_data, tmp_path):
+    shutil.make_archive(str(tmp_path / "zip" / "ENZYMES"), "zip", shared_data / "TUDataset", "ENZYMES")
+    predicted = forecast(job(source={"root": str(tmp_path / "zip")}), progress=Silent)
+    tasks = {stage.name: stage for stage in predicted.stages}
+    assert tasks["ingest"].tasks == 1
+    assert tasks["moments"].tasks == predicted.shards > TRIED_SHARDS
+    assert predicted.graphs == 600
+
+
+def test_more_memory_than_a_worker_has_is_refused_with_both_numbers(job):
+    predicted = forecast(job(cluster={"memory_limit": "600MB"}), progress=Silent)
+    predicted.require_fitting("memory://anywhere")
+    terms = {**predicted.terms, "embed": {"the vectors of a shard": 900_000_000}}
+    heavy = SimpleNamespace(terms=terms, memory_limit=predicted.memory_limit, outputs=predicted.outputs)
+    with pytest.raises(JobFileError, match=r"the stage embed needs about 1\.05 GB .* and a worker has 600 MB"):
+        planning.Forecast.require_fitting(heavy, "memory://anywhere")
+
+
+def test_more_disk_than_is_free_is_refused_with_both_numbers(job, tmp_path, monkeypatch):
+    predicted = forecast(job(), progress=Silent)
+    predicted.require_fitting(str(tmp_path / "a" / "b"))
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=1000))
+    with pytest.raises(JobFileError, match=r"needs about .*B of disk, and .* has 1 kB"):
+        predicted.require_fitting(str(tmp_path / "a" / "b"))
+
+
+def test_a_run_refuses_what_its_workers_cannot_hold(job, dask_client, monkeypatch):
+    monkeypatch.setattr(pipeline, "memory_needed", lambda _: {"sample": {"the points of a shard": 3e9}})
+    with pytest.raises(JobFileError, match=r"the stage sample needs about 3\.15 GB .* and a worker has 2 GB"):
+        pipeline.run_job(job(), dask_client, progress=Silent)
+
+
+def test_for_an_existing_scheduler_the_number_of_workers_is_to_be_given(job):
+    spec = job(cluster={"kind": "scheduler", "address": "tcp://host:8786"})
+    with pytest.raises(JobFileError, match="give --workers"):
+        forecast(spec, progress=Silent)
+    predicted = forecast(spec, workers=100, progress=Silent)
+    assert predicted.workers == 100
+    assert predicted.memory_limit is None
+
+
+def test_a_job_with_a_model_is_not_planned(job):
+    with pytest.raises(JobFileError, match=r"model\.path is set"):
+        forecast(job(model={"path": "somewhere"}), progress=Silent)
+
+
+def test_the_command_prints_the_plan_and_refuses_what_does_not_fit(job, tmp_path, monkeypatch):
+    path = tmp_path / "job.toml"
+    path.write_text(job().to_toml())
+    result = CliRunner().invoke(main, ["plan", str(path), "--workers", "3"])
+    assert result.exit_code == 0
+    assert "about 600 graphs" in result.output
+    assert "on 3 workers" in result.output
+    for stage in ("scan", "ingest", "moments", "merge", "projection", "sample", "reference", "embed"):
+        assert f"\n{stage}" in result.output
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=1000))
+    result = CliRunner().invoke(main, ["plan", str(path)])
+    assert result.exit_code == 2
+    assert "about 600 graphs" in result.output
+    assert "of disk" in result.output

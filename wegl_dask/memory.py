@@ -1,0 +1,162 @@
+"""What a worker's memory must hold in each stage, from the sizes of the job, and the refusal of what cannot fit.
+
+Notes
+-----
+All in bytes, for the largest shard with G graphs, n points (virtual nodes included), e listed edges (those of virtual
+nodes included), K blocks of raw columns; for node embeddings with w columns whose moments are taken, d coordinates of a
+point, N reference points, m points in the sample and p = N * (points of the largest graph) pairs of points:
+
+==========  ============================================================================================
+ingest      B + 135 e + (100 + 24 K) n
+moments     B + 60 e' + 30 K n' + 8 * 3.2 b, and 3 * 8 w^2 with a scatter matrix; b = min(4e6, w n) entries
+            of a block (of the largest graph, up to 16e6, where that is more), e' and n' its part of the shard
+merge       B + 4 * 8 w^2
+projection  B + 4 * 8 w^2
+sample      B + 60 e + (16 d + 30 K) n
+reference   B + R + 8 d m
+embed       B + 60 e + (40 d + 30 K) n + 24 min(4e6, G N d) + 14 min(16.8e6, G N d), and 66 p where the largest graph is
+            solved exactly
+==========  ============================================================================================
+
+B = 150 MB are a worker with what it imports, R = 160 MB what k-means imports. The factors were measured, as the peak of a
+process over what it held before, on data sets of 2 to 133 listed edges a node and of 4 to 4,000 columns; see
+``jobs/benchmarks/README.md``.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from wegl_dask.embeddings import ROW_GROUP_BYTES
+from wegl_dask.errors import JobFileError
+from wegl_dask.points import BLOCK_ENTRIES, GRAPH_ENTRIES
+from wegl_dask.progress import format_bytes
+from wegl_dask.reference import ReferenceKind
+from wegl_dask.transport import COST_ENTRIES, Solver
+
+WORKER_BYTES = 150_000_000
+KMEANS_BYTES = 160_000_000
+EXACT_PAIR_BYTES = 66
+
+Terms = dict[str, float]
+"""What is in memory at a stage's peak: bytes by what they hold."""
+
+USABLE = 0.95
+"""Part of a worker's memory limit at which Dask ends the worker."""
+
+_ADVICE = {
+    "the graphs of a shard": "lower source.nodes_per_shard",
+    "the points of a shard": "lower source.nodes_per_shard or projection.components",
+    "the vectors of a shard": "lower source.nodes_per_shard, reference.points or projection.components",
+    "the node embeddings of a block": "lower source.nodes_per_shard or source.max_nodes",
+    "the scatter matrix": "lower nodes.degree_clip or diffusion.layers, or leave out projection.components",
+    "the sample for the reference": "lower reference.max_nodes",
+    "the costs and the plan of the largest graph": 'set transport.solver = "auto", or lower source.max_nodes',
+}
+
+
+@dataclass(frozen=True)
+class Extent:
+    """The largest shard of a collection, and the largest graph.
+
+    Attributes
+    ----------
+    graphs, points, edges : int
+        Virtual nodes and their edges are counted.
+    largest_graph : int
+        Points of the largest graph.
+    """
+
+    graphs: int
+    points: int
+    edges: int
+    largest_graph: int
+
+    @classmethod
+    def of_shards(cls, shards: Mapping[int, Mapping[str, int]], *, virtual_node: bool) -> "Extent":
+        """Take the largest of each from what the ingest noted of every shard."""
+        return cls(
+            graphs=max(shard["graphs"] for shard in shards.values()),
+            points=max(shard["nodes"] + virtual_node * shard["graphs"] for shard in shards.values()),
+            edges=max(shard["edges"] + 2 * virtual_node * shard["nodes"] for shard in shards.values()),
+            largest_graph=max(shard["largest_graph"] for shard in shards.values()) + virtual_node,
+        )
+
+
+def ingest_terms(shard: Extent, n_blocks: int) -> Terms:
+    """Add up the stage ingest: `n_blocks` are the node features as read."""
+    return {"the graphs of a shard": 135 * shard.edges + (100 + 24 * n_blocks) * shard.points}
+
+
+def moments_terms(shard: Extent, n_blocks: int, width: int, *, scatter: bool) -> Terms:
+    """Add up the stage moments, for node embeddings of `width` columns."""
+    of_largest_graph = min(GRAPH_ENTRIES, width * shard.largest_graph)
+    block = max(min(BLOCK_ENTRIES, width * shard.points), of_largest_graph if scatter else 0)
+    part = min(1.0, block / max(1, width * shard.points))
+    return {
+        "the graphs of a shard": part * (60 * shard.edges + 30 * n_blocks * shard.points),
+        "the node embeddings of a block": 8 * 3.2 * block,
+        "the scatter matrix": 3 * 8 * width**2 if scatter else 0,
+    }
+
+
+def scatter_terms(width: int, *, scatter: bool) -> Terms:
+    """Add up the stages merge and projection."""
+    return {"the scatter matrix": 4 * 8 * width**2 if scatter else 4 * 8 * width}
+
+
+def sample_terms(shard: Extent, n_blocks: int, dimension: int) -> Terms:
+    """Add up the stage sample."""
+    return {
+        "the graphs of a shard": 60 * shard.edges + 30 * n_blocks * shard.points,
+        "the points of a shard": 16 * dimension * shard.points,
+    }
+
+
+def reference_terms(sample: int, dimension: int, kind: ReferenceKind) -> Terms:
+    """Add up the stage reference, for a sample of so many points."""
+    return {
+        "what k-means imports": KMEANS_BYTES if kind == "kmeans" else 0,
+        "the sample for the reference": 8 * dimension * sample,
+    }
+
+
+def embed_terms(
+    shard: Extent, n_blocks: int, dimension: int, n_points: int, *, solver: Solver, auto_size: int
+) -> Terms:
+    """Add up the stage embed."""
+    vectors = shard.graphs * n_points * dimension
+    pairs = n_points * shard.largest_graph
+    is_exact = solver == "exact" or (solver == "auto" and pairs <= auto_size)
+    if solver == "auto" and not is_exact:
+        # The largest graph that is still solved exactly.
+        pairs, is_exact = auto_size, True
+    return {
+        "the graphs of a shard": 60 * shard.edges + 30 * n_blocks * shard.points,
+        "the points of a shard": 40 * dimension * shard.points,
+        "the vectors of a shard": 24 * min(BLOCK_ENTRIES, vectors) + 14 * min(ROW_GROUP_BYTES // 4, vectors),
+        "the costs and the plan of the largest graph": EXACT_PAIR_BYTES * (pairs if is_exact else COST_ENTRIES),
+    }
+
+
+def total_bytes(terms: Terms) -> int:
+    """Sum of the terms of a stage and of the worker itself."""
+    return WORKER_BYTES + int(sum(terms.values()))
+
+
+def require_fitting(stages: Mapping[str, Terms], limit: int) -> None:
+    """Refuse a job of which a stage needs more than a worker may have, by its memory limit in bytes.
+
+    Raises
+    ------
+    JobFileError
+        It names the stage, both numbers, what takes most, and what to do.
+    """
+    for stage, terms in stages.items():
+        needed = total_bytes(terms)
+        if needed > USABLE * limit:
+            largest = max(terms, key=lambda name: terms[name])
+            raise JobFileError(
+                f"the stage {stage} needs about {format_bytes(needed)} of memory a worker, and a worker has "
+                f"{format_bytes(limit)}: raise cluster.memory_limit, or {_ADVICE.get(largest, 'use larger workers')} "
+                f"({largest} would take {format_bytes(terms[largest])})"
+            )
