@@ -138,13 +138,16 @@ class Scheduler:
 
     def __init__(self, folder):
         self._processes = []
+        self._former = []
         self._folder = folder
         self._number = 0
         self.address = ""
         self.start()
 
     def start(self):
-        """Start a scheduler and its workers; those of an earlier one live on until they notice."""
+        """Start a scheduler and its workers; those of the one before live on, and may end what they are at."""
+        end(self._former)
+        self._former, self._processes = self._processes, []
         self._number += 1
         file = self._folder / f"scheduler-{self._number}.json"
         start_scheduler = (
@@ -179,12 +182,16 @@ class Scheduler:
             self.start()
 
     def close(self):
-        for process in self._processes:
-            for child in spawned(process.pid):
-                with contextlib.suppress(psutil.NoSuchProcess):
-                    child.kill()
-            process.kill()
-            process.wait()
+        end([*self._former, *self._processes])
+
+
+def end(processes):
+    for process in processes:
+        for child in spawned(process.pid):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                child.kill()
+        process.kill()
+        process.wait()
 
 
 def spawned(pid):
@@ -348,11 +355,8 @@ class Harness:
             code, message, last = self.run(out, scheduler, events, happened)
             if code == 0:
                 break
-            expected = {ENDED_BY_US.get(last)}
-            if code not in expected:
+            if not is_expected(code, message, last, begun=(out / "job.toml").exists()):
                 problems.append({"exit": code, "after": last, "message": message[-2000:]})
-            elif last != "client" and "run the same" not in message:
-                problems.append({"exit": code, "after": last, "said": message[-2000:]})
             if n_runs > 20:
                 raise SystemExit(f"round {number} does not come to an end: {problems}")
         problems += self.compare(out)
@@ -428,6 +432,17 @@ class Harness:
             self.scheduler.close()
 
 
+def is_expected(code, message, last, *, begun):
+    """Whether a command that did not come to its end says so as it should; `last` is what happened to it last."""
+    if last in {"worker", "workers"}:
+        # Workers that die while they start end the command, before it has looked at its folder.
+        return code == 1 and message.splitlines()[-1:] and "workers could not be started" in message.splitlines()[-1]
+    if last == "terminate" and not begun and code == -signal.SIGTERM:
+        # Python was still starting. A shell reports it as 143 too.
+        return True
+    return code == ENDED_BY_US.get(last) and (last == "client" or "run the same" in message)
+
+
 def strike(event, process, scheduler):
     """Do what the event says; whether there was something to do it to."""
     if event.kind in {"worker", "workers"}:
@@ -456,6 +471,8 @@ def main():
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--graphs", type=int, default=2000)
     arguments = parser.parse_args()
+    # So that a harness that is stopped ends what it has started.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     with tempfile.TemporaryDirectory(prefix="kills-") as work:
         harness = Harness(Path(work), arguments.data, arguments.state, arguments.seed, arguments.graphs)
         try:
