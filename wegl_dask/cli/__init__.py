@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from wegl_dask.cli import geometry, jobs, models, neighbours, plan, runs
+from wegl_dask.cli import geometry, jobs, models, neighbours, plan, report, runs, training
 from wegl_dask.cli.stopping import Stopped
 from wegl_dask.errors import WeglError
 from wegl_dask.version import __version__
@@ -81,5 +81,6 @@ for command in (
     *(jobs.run, jobs.check, plan.plan, jobs.ingest, jobs.init, runs.status, runs.verify),
     *(models.transform, models.append),
     *(geometry.approximation, neighbours.neighbours, neighbours.similar),
+    *(training.train, report.report),
 ):
     main.add_command(command)

@@ -1,0 +1,213 @@
+import re
+from html.parser import HTMLParser
+
+import numpy as np
+import pytest
+from sklearn.decomposition import PCA
+
+from wegl_dask.errors import MissingDependencyError, WeglError
+from wegl_dask.reading import read_embeddings
+from wegl_dask.report.content import read_content, spread
+from wegl_dask.report.job import write_report
+from wegl_dask.run_rows import RunRows
+from wegl_dask.spec import ClusterTable, TrainTable
+from wegl_dask.storage import RunFolder
+from wegl_dask.training import svm
+from wegl_dask.training.job import train
+
+pytest.importorskip("bokeh")
+
+
+class Page(HTMLParser):
+    """The parts of a page: its visible text, and every address that an element refers to."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.words, self.addresses, self.styles, self.titles = [], [], [], []
+        self._inside = []
+        self.feed(text)
+
+    def handle_starttag(self, tag, attributes):
+        if tag not in {"meta", "link", "br"}:
+            self._inside.append(tag)
+        self.addresses += [value for name, value in attributes if name in {"src", "href", "data", "action", "poster"}]
+
+    def handle_endtag(self, tag):
+        while self._inside and self._inside.pop() != tag:
+            pass
+
+    def handle_data(self, data):
+        if "style" in self._inside:
+            self.styles.append(data)
+        elif "script" not in self._inside:
+            self.words.append(data)
+        if self._inside[-1:] == ["h3"]:
+            self.titles.append(data)
+
+    @property
+    def text(self):
+        return " ".join(" ".join(self.words).split())
+
+
+@pytest.fixture(scope="module")
+def quickstart_run(quickstart):
+    return RunFolder(str(quickstart.folder / "runs" / "quickstart"))
+
+
+@pytest.fixture(scope="module")
+def quickstart_page(quickstart_run):
+    cluster = ClusterTable(workers=1)
+    train(quickstart_run, TrainTable(model="ridge", protocol="cv", folds=2), cluster, seed=0)
+    return quickstart_run.read(write_report(quickstart_run).rpartition("/")[2]).decode()
+
+
+def report_of(folder):
+    write_report(folder)
+    return Page(folder.read("report.html").decode())
+
+
+def test_the_page_refers_to_nothing_outside_itself(quickstart_page):
+    page = Page(quickstart_page)
+    assert page.addresses == ["data:,"]
+    assert not re.search(r"@import|url\(", " ".join(page.styles))
+    # The scripts are in it: Bokeh's own, and the one that draws.
+    assert quickstart_page.count("<script") >= 2
+    assert len(quickstart_page) > 500_000
+
+
+def test_the_page_says_what_was_run(quickstart_page, quickstart_run):
+    text = Page(quickstart_page).text
+    for fact in ("graphs embedded 4,991", "rows rejected 8", "reference points N 16", "coordinates d 20", "vector 320"):
+        assert fact in text
+    assert "all 4,999 embedded 4,991 rejected: RDKit cannot parse the SMILES" in text
+    assert "Transport plans: 4,991 exact." in text
+    assert "scikit-learn" in text
+    assert " ".join(quickstart_run.job_toml().split()) in text
+
+
+def test_every_plot_is_there(quickstart_page):
+    assert Page(quickstart_page).titles == [
+        "Map of the embeddings",
+        "Sizes",
+        "Transport costs",
+        "Variance explained",
+        "Points and reference",
+        "Seconds a stage",
+        "ridge, cv",
+        "ridge: predictions",
+    ]
+
+
+def test_the_ids_of_the_graphs_on_the_map_are_in_the_page(quickstart_page, quickstart_run):
+    start = quickstart_page.index("docs_json")
+    assert all(
+        f'"{graph_id}"' in quickstart_page[start:] for graph_id in read_embeddings(quickstart_run.url).graph_id[::200]
+    )
+
+
+def test_the_map_is_the_plane_of_the_first_two_components(quickstart_run):
+    content = read_content(quickstart_run)
+    embeddings = read_embeddings(quickstart_run.url)
+    pca = PCA(2).fit(embeddings.X.astype(np.float64))
+    places = pca.transform(embeddings.X.astype(np.float64))
+    signs = np.sign((places * content.graph_map.places).sum(axis=0))
+    np.testing.assert_allclose(content.graph_map.places * signs, places, atol=1e-3 * np.abs(places).max())
+    np.testing.assert_allclose(content.graph_map.explained, pca.explained_variance_ratio_, rtol=1e-3)
+    assert content.graph_map.rows.column("graph_id").to_pylist() == embeddings.graph_id.tolist()
+    assert np.array_equal(content.num_nodes, embeddings.num_nodes)
+
+
+def test_the_components_kept_explain_what_the_model_says(quickstart_run):
+    content = read_content(quickstart_run)
+    projection = RunRows.open(quickstart_run.url).model.points.projection
+    assert content.variance.shares.shape == (20,)
+    assert content.variance.shares.sum() * projection.total_variance == pytest.approx(projection.variances.sum())
+
+
+def test_points_without_a_projection_are_shown_in_components_of_their_own(embedded_run, embedded):
+    folder = RunFolder(embedded_run("mutag"))
+    model = embedded("mutag")
+    rows = RunRows.open(folder.url)
+    points = rows.points(np.arange(rows.n_rows)).points
+    axes = PCA(2).fit(points)
+    from wegl_dask.report import content
+
+    found = content._points(folder, rows)
+    assert found.n_graphs == rows.n_rows
+    distances = np.linalg.norm(axes.transform(model.reference), axis=1)
+    np.testing.assert_allclose(np.linalg.norm(found.reference, axis=1), distances, rtol=1e-6)
+
+
+def test_a_sample_is_spread_over_all_rows():
+    chosen = spread(1_000_003, 100)
+    assert (chosen[0], chosen[-1], len(chosen)) == (0, 1_000_002, 100)
+    assert np.diff(chosen).max() - np.diff(chosen).min() <= 1
+
+
+def test_a_report_needs_bokeh(monkeypatch, quickstart_run):
+    import importlib.util
+
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
+    with pytest.raises(MissingDependencyError, match=r"wegl-dask\[report\]"):
+        write_report(quickstart_run)
+
+
+def test_what_is_no_run_is_refused(tmp_path):
+    with pytest.raises(WeglError, match=r"not a run folder"):
+        write_report(RunFolder(str(tmp_path)))
+
+
+# Training
+
+
+@pytest.fixture
+def trained_run(make_problem, write_problem, monkeypatch):
+    """A run with labels and no model of the embedding, on which an SVM was trained."""
+    monkeypatch.setattr(svm, "PENALTIES", (0.1, 1.0))
+
+    def make(kind, protocol, **options):
+        folder = write_problem(make_problem(kind, split=protocol == "split", **options), job='name = "a < b"\n')
+        train(folder, TrainTable(model="svm-linear", protocol=protocol, folds=2), ClusterTable(workers=1), seed=0)
+        folder.unmark_success()
+        manifest = {"stage_seconds": {"embed": 1.5}, "versions": {"numpy": "2"}, "summary": {}}
+        folder.write_manifest(folder.records(), **manifest)
+        folder.remove("model/model.json")
+        folder.mark_success()
+        return folder
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("kind", "protocol", "titles"),
+    [
+        ("binary", "split", ["svm-linear, split", "ROC curves", "svm-linear: confusion"]),
+        ("binary", "cv", ["svm-linear, cv", "ROC curves", "svm-linear: confusion"]),
+        ("multiclass", "cv", ["svm-linear, cv", "svm-linear: confusion"]),
+        ("regression", "split", ["svm-linear, split", "svm-linear: predictions"]),
+    ],
+)
+def test_a_trained_model_is_shown_by_its_kind(kind, protocol, titles, trained_run):
+    page = report_of(trained_run(kind, protocol, unknown=3))
+    assert page.titles[-len(titles) :] == titles
+    assert ("test" if protocol == "split" else "nested") in page.text
+    assert "changed since" not in page.text
+
+
+def test_a_model_of_several_tasks_has_a_table_alone(trained_run):
+    page = report_of(trained_run("binary", "split", n_tasks=2, n=100))
+    assert page.titles[-1] == "svm-linear, split"
+
+
+def test_a_model_of_other_embeddings_is_told_apart(trained_run):
+    folder = trained_run("binary", "cv")
+    metrics = folder.read("train/svm-linear/metrics.json").decode()
+    folder.write("train/svm-linear/metrics.json", re.sub(r'"data": "\w+"', '"data": "0"', metrics).encode())
+    assert "changed since" in report_of(folder).text
+
+
+def test_text_of_the_job_is_not_taken_for_html(trained_run):
+    folder = trained_run("binary", "cv")
+    write_report(folder)
+    assert "<h1>a &lt; b</h1>" in folder.read("report.html").decode()
+    assert "a < b" in report_of(folder).text

@@ -1,0 +1,257 @@
+"""What a report shows, read from a run folder: counts as they are, distributions and maps from a sample."""
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from wegl_dask.errors import WeglError
+from wegl_dask.graphs import IntArray
+from wegl_dask.model_files import MODEL_JSON
+from wegl_dask.records import part_index
+from wegl_dask.run_rows import RunRows
+from wegl_dask.sources.base import LabelSchema
+from wegl_dask.storage import RunFolder
+from wegl_dask.training.names import PREDICTIONS_FILE, training_folder
+from wegl_dask.training.results import data_fingerprint, read_results
+
+FloatMatrix = npt.NDArray[np.float64]
+
+ROW_SAMPLE = 100_000
+"""Graphs whose sizes and transport costs are shown, at most."""
+
+MAP_SAMPLE = 5_000
+"""Graphs on the map, at most."""
+
+GRAPH_SAMPLE = 300
+"""Graphs whose points are shown, at most."""
+
+POINT_SAMPLE = 4_000
+"""Points that are shown, at most."""
+
+SAMPLED_GROUPS = 32
+"""Row groups that a sample of vectors is taken from, at most: each is read whole."""
+
+SAMPLED_PARTS = 4
+"""Parts that a sample of points is taken from, at most: each graph shard is read whole."""
+
+
+@dataclass(frozen=True)
+class Variance:
+    """What the principal components explain: their shares of the total variance, (d,)."""
+
+    shares: FloatMatrix
+
+
+@dataclass(frozen=True)
+class Points:
+    """A sample of the points of graphs, and the reference.
+
+    Attributes
+    ----------
+    sample : float64, (n, 2)
+    reference : float64, (N, 2)
+        Their first two principal components: those of the run's projection, or, where it has none, of the sample.
+    n_graphs : int
+        Graphs that the sample is from.
+    """
+
+    sample: FloatMatrix
+    reference: FloatMatrix
+    n_graphs: int
+
+
+@dataclass(frozen=True)
+class GraphMap:
+    """Embeddings of a sample of graphs in the plane of their first two principal components.
+
+    Attributes
+    ----------
+    places : float64, (n, 2)
+    explained : (float, float)
+        Shares of the variance of the sample.
+    rows : pyarrow.Table
+        ``graph_id``, ``label``, ``num_nodes`` and ``transport_cost`` of each.
+    """
+
+    places: FloatMatrix
+    explained: tuple[float, float]
+    rows: pa.Table
+
+
+@dataclass(frozen=True)
+class TrainedModel:
+    """A model that was trained on the run: what metrics.json holds, its predictions, and whether of these embeddings."""
+
+    metrics: Mapping[str, Any]
+    predictions: pa.Table
+    is_current: bool
+
+
+@dataclass(frozen=True)
+class ReportContent:
+    """Everything that a report shows.
+
+    Attributes
+    ----------
+    location, job_toml : str
+    manifest : mapping
+    labels : LabelSchema
+    reasons : dict of str to int
+        Rejected rows by reason.
+    solved : dict of str to int
+        Graphs by the solver that gave their plan.
+    n_bytes : int
+        Size of the embeddings.
+    n_rows : int
+    n_points, dimension : int
+    num_nodes, transport_cost : (n_sampled,)
+        Of all graphs, or of a sample.
+    variance : Variance or None
+        None without principal components.
+    points : Points or None
+        None where the run has not kept its graphs, or points have one coordinate alone.
+    graph_map : GraphMap or None
+        None for fewer than three graphs.
+    trained : list of TrainedModel
+    """
+
+    location: str
+    job_toml: str
+    manifest: Mapping[str, Any]
+    labels: LabelSchema
+    reasons: Mapping[str, int]
+    solved: Mapping[str, int]
+    n_bytes: int
+    n_rows: int
+    n_points: int
+    dimension: int
+    num_nodes: IntArray
+    transport_cost: FloatMatrix
+    variance: Variance | None
+    points: Points | None
+    graph_map: GraphMap | None
+    trained: list[TrainedModel]
+
+
+def read_content(folder: RunFolder) -> ReportContent:
+    """Read what a report shows of a finished run.
+
+    Raises
+    ------
+    WeglError
+        If the run has not finished, or something in it is missing or damaged.
+    """
+    job_toml = folder.job_toml()
+    rows = RunRows.open(folder.url, folder.storage_options)
+    records = folder.records()
+    reasons: Counter[str] = Counter()
+    solved: Counter[str] = Counter()
+    for record in records:
+        reasons.update(record.extra.get("reasons", {}))
+        solved.update(record.extra.get("solved", {}))
+    sampled = rows.values(spread(rows.n_rows, ROW_SAMPLE), ("num_nodes", "transport_cost"))
+    return ReportContent(
+        location=folder.location(),
+        job_toml=job_toml,
+        manifest=folder.read_manifest(),
+        labels=rows.form.labels,
+        reasons=dict(reasons.most_common()),
+        solved=dict(solved.most_common()),
+        n_bytes=sum(file.n_bytes for record in records for file in record.files if file.folder == "data"),
+        n_rows=rows.n_rows,
+        n_points=rows.form.n_points,
+        dimension=rows.form.dimension,
+        num_nodes=sampled.column("num_nodes").to_numpy(),
+        transport_cost=sampled.column("transport_cost").to_numpy(),
+        variance=_variance(folder, rows),
+        points=_points(folder, rows),
+        graph_map=_graph_map(rows),
+        trained=_trained(folder),
+    )
+
+
+def spread(n: int, size: int) -> IntArray:
+    """Choose numbers below `n`, ascending and evenly spread: all of them, or `size`.
+
+    Examples
+    --------
+    >>> spread(10, 4).tolist(), spread(3, 4).tolist()
+    ([0, 3, 6, 9], [0, 1, 2])
+    """
+    if n <= size:
+        return np.arange(n)
+    return np.unique(np.linspace(0, n - 1, size).round().astype(np.int64))
+
+
+def _variance(folder: RunFolder, rows: RunRows) -> Variance | None:
+    if folder.read_if_there(MODEL_JSON) is None:
+        return None
+    projection = rows.model.points.projection
+    if projection.components is None or not projection.total_variance > 0:
+        return None
+    return Variance(projection.variances / projection.total_variance)
+
+
+def _points(folder: RunFolder, rows: RunRows) -> Points | None:
+    kept = {part_index(name) for name in folder.listing("graphs")}
+    if folder.read_if_there(MODEL_JSON) is None or rows.model.dimension < 2 or not kept:
+        return None
+    parts = spread(len(rows.names), SAMPLED_PARTS)
+    starts = rows.part_starts
+    each = max(1, GRAPH_SAMPLE // len(parts))
+    chosen = [starts[part] + spread(int(starts[part + 1] - starts[part]), each) for part in parts]
+    graphs = np.concatenate(chosen)
+    if not len(graphs):
+        return None
+    points = rows.points(graphs).points
+    sample, reference = points[spread(len(points), POINT_SAMPLE)], rows.model.reference
+    if rows.model.points.projection.components is None:
+        centre = sample.mean(axis=0)
+        _, _, axes = _leading_components(sample - centre)
+        sample, reference = (sample - centre) @ axes.T, (reference - centre) @ axes.T
+    return Points(sample=sample[:, :2], reference=reference[:, :2], n_graphs=len(graphs))
+
+
+def _graph_map(rows: RunRows) -> GraphMap | None:
+    groups = spread(len(rows.groups), SAMPLED_GROUPS)
+    starts = rows.group_starts
+    here = np.concatenate([np.arange(starts[group], starts[group + 1]) for group in groups])
+    chosen = here[spread(len(here), MAP_SAMPLE)]
+    if len(chosen) < 3:
+        return None
+    vectors = rows.take(chosen).astype(np.float64)
+    vectors -= vectors.mean(axis=0)
+    total = float((vectors**2).sum())
+    left, singular, _ = _leading_components(vectors)
+    shares = singular**2 / total if total > 0 else np.zeros(2)
+    return GraphMap(
+        places=left * singular,
+        explained=(float(shares[0]), float(shares[1])),
+        rows=rows.values(chosen, ("graph_id", "label", "num_nodes", "transport_cost")),
+    )
+
+
+def _leading_components(centred: FloatMatrix) -> tuple[FloatMatrix, FloatMatrix, FloatMatrix]:
+    from sklearn.utils.extmath import randomized_svd  # noqa: PLC0415  scikit-learn is slow to import
+
+    left, singular, right = randomized_svd(centred, 2, random_state=0)
+    return left, singular, right
+
+
+def _trained(folder: RunFolder) -> list[TrainedModel]:
+    found = read_results(folder)
+    current = data_fingerprint(folder) if found else ""
+    models = []
+    for metrics in found:
+        name = f"{training_folder(metrics['model'])}/{PREDICTIONS_FILE}"
+        if folder.read_if_there(name) is None:
+            raise WeglError(f"{folder.location(name)} is missing: train the model again")
+        with folder.parquet(name) as file:
+            predictions: pa.Table = file.read()
+        models.append(TrainedModel(metrics, predictions, metrics["data"] == current))
+    return models
