@@ -66,9 +66,10 @@ def default(key):
 
 
 def without_times(text):
-    """Leave out of a command's output what differs between two runs: times and speeds."""
+    """Leave out of a command's output what differs between two runs: times, speeds, and sizes by the versions in them."""
     text = re.sub(r"[\d,.]+ graphs/s", "# graphs/s", text)
     text = re.sub(r"(\d+ min )?[\d.]+ s\b", "# s", text)
+    text = re.sub(r"[\d.]+ MB", "# MB", text)
     return [line for line in text.strip().splitlines() if line and not line.startswith("dashboard: ")]
 
 

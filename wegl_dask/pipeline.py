@@ -385,4 +385,13 @@ def _notes(spec: JobSpec, fit: Fit) -> tuple[str, ...]:
         notes.append(f"node features: {', '.join(fit.settings.features)} (nodes.features is not set)")
     if spec.edges.features is None:
         notes.append(f"edge features: {fit.settings.edge_features} (edges.features is not set)")
+    labels = fit.census.plan.labels
+    if spec.task == "auto" and labels.kind != "none":
+        found = {
+            "class": f"{len(labels.class_names)} classes: {', '.join(labels.class_names[:5])}"
+            + (", ..." if len(labels.class_names) > 5 else ""),
+            "target": "one number a graph",
+            "tasks": f"{len(labels.task_names)} tasks",
+        }[labels.kind]
+        notes.append(f"labels: {found} (task is not set)")
     return tuple(notes)

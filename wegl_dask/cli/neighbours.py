@@ -34,7 +34,7 @@ from wegl_dask.errors import JobFileError
 )
 @click.option("--output", "-o", type=click.Path(dir_okay=False), help="Write a Parquet file instead.")
 def neighbours(out: str, graph_ids: tuple[str, ...], *, every: bool, output: str | None, **options: Any) -> None:
-    r"""List the graphs of the run in OUT that are nearest to one of them, nearest first, as tab-separated text.
+    """List the graphs of the run in OUT that are nearest to one of them, nearest first, as tab-separated text.
 
     distance is that of the embeddings, |phi_i - phi_j|. The 2-Wasserstein distance of the graphs is no more than bound;
     with --exact it is a column of its own.
@@ -43,7 +43,7 @@ def neighbours(out: str, graph_ids: tuple[str, ...], *, every: bool, output: str
     Examples:
       wegl-dask neighbours runs/quickstart --graph-id 17 -k 5 --exact
       wegl-dask neighbours runs/quickstart --all -o neighbours.parquet
-    """
+    """  # noqa: D301  click wants the control character
     # NumPy and pyarrow are slow to import.
     from wegl_dask.nearest import neighbours as find_neighbours  # noqa: PLC0415
 

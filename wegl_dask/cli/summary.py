@@ -24,6 +24,8 @@ def print_summary(spec: JobSpec, summary: "RunSummary") -> None:
     )
     for reason, count in summary.reasons.items():
         say(f"  {count:,} x {reason}")
+    if summary.rejected:
+        say(f"  each with its id and reason in {spec.output.path}/rejected")
     for name, count in summary.repairs.items():
         if count:
             say(f"  {count:,} {name.replace('_', ' ')}")
