@@ -1,7 +1,10 @@
 """The command line: help, messages and exit codes, and what each command leaves behind."""
 
+import json
 import os
+import re
 import shutil
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -290,6 +293,17 @@ def test_the_status_of_a_stopped_run_names_the_missing_parts(call, quickstart, t
     assert lines[0].endswith("copy: stopped; run the job again to go on")
     assert any(line.startswith("embed: 3 of 6 parts") for line in lines)
     assert "  missing: 1-2, 5" in lines
+
+
+def test_the_status_of_a_running_run_has_its_speed(call, quickstart, tmp_path):
+    copy = shutil.copytree(quickstart.folder / "runs/quickstart", tmp_path / "copy")
+    (copy / "records/embed-00003.json").unlink()
+    lock = {"host": socket.gethostname(), "pid": os.getpid(), "since": "2026-01-31T12:00:00+00:00"}
+    (copy / ".lock").write_text(json.dumps(lock))
+    for second, path in enumerate(sorted((copy / "records").glob("embed-*"))):
+        os.utime(path, (1_800_000_000 + second,) * 2)
+    (line,) = (line for line in call("status", "copy").stdout.splitlines() if line.startswith("embed: "))
+    assert re.fullmatch(r"embed: 5 of 6 parts, \d,\d\d\d graphs, .* of work, \d{3} graphs/s, 1.0 s left", line)
 
 
 def test_a_folder_that_is_no_run_has_no_status(call, tmp_path):

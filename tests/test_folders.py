@@ -5,6 +5,7 @@ import os
 import pickle
 import subprocess
 import sys
+from datetime import UTC, datetime
 
 import fsspec
 import numpy as np
@@ -88,6 +89,18 @@ def test_a_file_is_not_seen_before_it_is_whole(run_folder):
 
     run_folder.write("data/x", content)
     assert run_folder.listing("data") == {"x": 1_000_000}
+
+
+def test_files_have_the_times_of_their_writing(run_folder):
+    assert run_folder.times("data") == {}
+    before = datetime.now(UTC)
+    run_folder.write("data/a", b"1")
+    run_folder.write("data/b", b"2")
+    run_folder.write("data/below/c", b"3")
+    times = run_folder.times("data")
+    assert {"a", "b"} <= set(times)
+    # Stores may keep whole seconds.
+    assert all(-2 < (times[name] - before).total_seconds() < 60 for name in "ab")
 
 
 def test_other_processes_are_seen_at_once(run_folder):

@@ -12,7 +12,7 @@ import pytest
 from wegl_dask.errors import WeglError
 from wegl_dask.graphs import GraphSchema
 from wegl_dask.sources.base import Cut, LabelSchema, SourcePlan, Unit
-from wegl_dask.status import index_ranges, read_status
+from wegl_dask.status import Speed, index_ranges, read_status
 from wegl_dask.storage import RunFolder
 
 
@@ -114,6 +114,46 @@ def test_on_an_object_store_a_lock_counts_as_long_as_it_is_renewed(age, state, m
     renewed = datetime.fromtimestamp(datetime.now(UTC).timestamp() - age, UTC)
     monkeypatch.setattr(RunFolder, "modified", lambda _self, _name: renewed)
     assert read_status(folder).state == state
+
+
+STARTED = datetime(2026, 1, 31, 12, 0, tzinfo=UTC)
+
+
+def write_at(folder, moments):
+    """Set when the records of parts were written, in seconds after the start of the run."""
+    for (stage, shard), seconds in moments.items():
+        moment = STARTED.timestamp() + seconds
+        os.utime(f"{folder.url}/records/{stage}-{shard:05d}.json", (moment, moment))
+
+
+def speeds(folder):
+    return {stage.name: stage.speed for stage in read_status(folder).stages}
+
+
+def test_the_stage_that_a_run_is_at_has_a_speed_and_a_time_left(folder):
+    lock(folder, since=STARTED.isoformat())
+    write_at(folder, {("ingest", shard): shard + 1 for shard in range(4)} | {("embed", 2): 20, ("embed", 0): 30})
+    # 8 graphs in the 10 s after the first part of this run; two parts are missing.
+    assert speeds(folder) == {"ingest": None, "embed": Speed(graphs_per_second=0.8, seconds_left=20.0)}
+
+
+def test_parts_of_an_earlier_run_do_not_count_for_the_speed(folder):
+    lock(folder, since=STARTED.isoformat())
+    with folder.recording("embed", 1, "") as part:
+        part.write("data", b"12345", rows=9)
+    write_at(folder, {("embed", 0): -36000, ("embed", 1): 12, ("embed", 2): 17})
+    assert speeds(folder)["embed"] == Speed(graphs_per_second=8 / 5, seconds_left=5.0)
+
+
+@pytest.mark.parametrize("since", ["now", "2026-01-31T12:00:00", None])
+def test_without_a_start_or_a_second_part_or_a_run_there_is_no_speed(folder, since):
+    write_at(folder, {("embed", 0): 10, ("embed", 2): 20})
+    assert speeds(folder)["embed"] is None
+    lock(folder, since=since)
+    assert speeds(folder)["embed"] is None
+    lock(folder, since=STARTED.isoformat())
+    write_at(folder, {("embed", 0): 20})
+    assert speeds(folder)["embed"] is None
 
 
 def test_nothing_is_changed_in_the_folder(folder, tmp_path):

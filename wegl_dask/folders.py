@@ -14,7 +14,7 @@ import re
 import secrets
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO
 
@@ -178,6 +178,20 @@ class Folder:
             return moment
         return None
 
+    def times(self, name: str = "") -> dict[str, datetime]:
+        """When the files of a subfolder were last written, by name, by the clock of whoever stores them.
+
+        Files of which the store does not tell are left out.
+        """
+        with self._explained("list", name), contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            if self.is_local:
+                return _times_local(Path(self.url, name))
+            store, root = self._store()
+            entries = store.ls(f"{root}/{name}".rstrip("/"), detail=True)
+            found = {PurePosixPath(entry["name"]).name: _entry_time(entry) for entry in entries}
+            return {file: moment for file, moment in found.items() if moment is not None}
+        return {}
+
     def sha256(self, name: str) -> str | None:
         """Hash a file, read in blocks; None where there is no such file."""
         digest = hashlib.sha256()
@@ -306,6 +320,28 @@ def _list_local(path: Path) -> dict[str, int | None]:
             with contextlib.suppress(FileNotFoundError):
                 result[entry.name] = None if entry.is_dir() else entry.stat().st_size
     return result
+
+
+def _times_local(path: Path) -> dict[str, datetime]:
+    result = {}
+    with os.scandir(path) as entries:
+        for entry in entries:
+            with contextlib.suppress(FileNotFoundError):
+                if entry.is_file():
+                    result[entry.name] = datetime.fromtimestamp(entry.stat().st_mtime).astimezone()
+    return result
+
+
+def _entry_time(entry: Mapping[str, Any]) -> datetime | None:
+    """Find the time in an entry of a listing, which every store has under another name."""
+    keys = ("LastModified", "updated", "last_modified", "mtime", "created")
+    match next((entry[key] for key in keys if key in entry), None):
+        case datetime(tzinfo=zone) as moment if zone is not None:
+            return moment
+        case float() | int() as seconds:
+            return datetime.fromtimestamp(seconds, UTC)
+        case _:
+            return None
 
 
 def _write_local(path: Path, content: Content) -> Written:

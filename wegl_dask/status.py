@@ -5,12 +5,13 @@ import os
 import socket
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from pathlib import PurePosixPath
 from typing import Literal
 
 from wegl_dask.locks import DEAD_AFTER, LOCK_NAME
-from wegl_dask.records import PartRecord
+from wegl_dask.records import RECORD_FOLDER, PartRecord
 from wegl_dask.sources.base import SourcePlan
 from wegl_dask.storage import RunFolder
 
@@ -18,6 +19,21 @@ State = Literal["finished", "running", "stopped"]
 
 STAGES = ("scan", "ingest", "moments", "merge", "projection", "sample", "reference", "embed")
 """Stages that leave records, in their order."""
+
+
+@dataclass(frozen=True)
+class Speed:
+    """How fast the stage is that a run is at.
+
+    Attributes
+    ----------
+    graphs_per_second : float
+    seconds_left : float
+        Until the stage is done, if it goes on as since the run was started.
+    """
+
+    graphs_per_second: float
+    seconds_left: float
 
 
 @dataclass(frozen=True)
@@ -35,6 +51,8 @@ class StageStatus:
         Graphs in those parts; 0 for stages that are not about graphs.
     seconds : float
         Time that the parts took, added up over all workers.
+    speed : Speed or None
+        Of the stage that the run is at; None for all others, and before there is something to tell it from.
     """
 
     name: str
@@ -42,6 +60,7 @@ class StageStatus:
     missing: tuple[int, ...] | None
     graphs: int
     seconds: float
+    speed: Speed | None = None
 
 
 @dataclass(frozen=True)
@@ -88,13 +107,16 @@ def read_status(folder: RunFolder) -> RunStatus:
     reasons: Counter[str] = Counter()
     for record in records:
         reasons.update(record.extra.get("reasons", {}))
-    state, holder = _state(folder)
+    state, holder, since = _state(folder)
+    stages = [stage for name in STAGES if (stage := _stage(name, records, rows)) is not None]
+    if state == "running":
+        stages = [_timed(folder, stage, records, since) for stage in stages]
     return RunStatus(
         location=folder.location(),
         state=state,
         holder=holder,
         planned_rows=None if rows is None else sum(rows.values()),
-        stages=tuple(stage for name in STAGES if (stage := _stage(name, records, rows)) is not None),
+        stages=tuple(stages),
         rejected=dict(reasons.most_common()),
         n_bytes=sum(file.n_bytes for record in records for file in record.files if file.folder == "data"),
     )
@@ -146,17 +168,44 @@ def _stage(name: str, records: Sequence[PartRecord], planned: Mapping[int, int] 
     )
 
 
-def _state(folder: RunFolder) -> tuple[State, str]:
+def _timed(folder: RunFolder, stage: StageStatus, records: Sequence[PartRecord], since: datetime | None) -> StageStatus:
+    """Add the speed to a stage that lacks parts, from when the records of this run's parts were written."""
+    if not stage.missing or since is None:
+        return stage
+    times = folder.times(RECORD_FOLDER)
+    made = sorted(
+        (times[name], record.rows("graphs") + record.rows("data"))
+        for record in records
+        if record.stage == stage.name and times.get(name := PurePosixPath(record.path).name, since) > since
+    )
+    if len(made) < 2 or made[-1][0] == made[0][0]:
+        return stage
+    # The first part only marks the beginning: when it was begun is not known.
+    seconds = (made[-1][0] - made[0][0]).total_seconds()
+    graphs = sum(count for _, count in made[1:])
+    return replace(stage, speed=Speed(graphs / seconds, seconds / len(made[1:]) * len(stage.missing)))
+
+
+def _state(folder: RunFolder) -> tuple[State, str, datetime | None]:
+    """Find the state, who holds the folder, and since when."""
     lock = folder.read_if_there(LOCK_NAME)
     if lock is not None:
         try:
             found = json.loads(lock)
             host, process, since = str(found["host"]), int(found["pid"]), found["since"]
         except (ValueError, KeyError, TypeError):
-            return "running", "a process that its lock does not name"
+            return "running", "a process that its lock does not name", None
         if _may_be_alive(folder, host, process):
-            return "running", f"process {process} on {host}, since {since}"
-    return ("finished" if folder.has_succeeded() else "stopped"), ""
+            return "running", f"process {process} on {host}, since {since}", _moment(since)
+    return ("finished" if folder.has_succeeded() else "stopped"), "", None
+
+
+def _moment(text: object) -> datetime | None:
+    try:
+        moment = datetime.fromisoformat(str(text))
+    except ValueError:
+        return None
+    return moment if moment.tzinfo is not None else None
 
 
 def _may_be_alive(folder: RunFolder, host: str, process: int) -> bool:

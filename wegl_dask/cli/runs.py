@@ -26,9 +26,12 @@ def status(out: str) -> None:
         missing = stage.missing or ()
         total = f"{stage.parts}" if stage.missing is None else f"{stage.parts} of {stage.parts + len(missing)}"
         graphs = f", {stage.graphs:,} graphs" if stage.graphs else ""
-        click.echo(
-            f"{stage.name}: {total} {'part' if total == '1' else 'parts'}{graphs}, {format_seconds(stage.seconds)} of work"
-        )
+        speed = ""
+        if stage.speed is not None:
+            left = format_seconds(stage.speed.seconds_left)
+            speed = f", {stage.speed.graphs_per_second:,.0f} graphs/s, {left} left"
+        parts = "part" if total == "1" else "parts"
+        click.echo(f"{stage.name}: {total} {parts}{graphs}, {format_seconds(stage.seconds)} of work{speed}")
         if missing:
             click.echo(f"  missing: {index_ranges(missing)}")
     click.echo(f"embeddings: {format_bytes(found.n_bytes)}")
