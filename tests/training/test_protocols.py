@@ -10,10 +10,11 @@ from sklearn.svm import SVC
 
 from wegl_dask.errors import JobFileError, WeglError
 from wegl_dask.training import svm, trees
+from wegl_dask.training.crossvalidation import INNER_FOLDS
 from wegl_dask.training.folds import assign_folds
 from wegl_dask.training.metrics import choose_metric
 from wegl_dask.training.models import make_learner
-from wegl_dask.training.protocols import BEST, INNER_FOLDS, NESTED, default_protocol, evaluate_cv, evaluate_split
+from wegl_dask.training.protocols import BEST, NESTED, default_protocol, evaluate_cv, evaluate_split
 from wegl_dask.training.spreading import Workers
 
 

@@ -10,17 +10,15 @@ from typing import Any
 
 import numpy as np
 
-from wegl_dask.errors import JobFileError, WeglError
+from wegl_dask.errors import JobFileError
 from wegl_dask.graphs import IntArray
-from wegl_dask.training.folds import assign_folds
-from wegl_dask.training.learner import Arrays, Candidate, Fold, Held, Labels, Learner
+from wegl_dask.training.crossvalidation import INNER_FOLDS, best_candidate, cross_validate, undefined
+from wegl_dask.training.fits import Fit, Search, fit, search
+from wegl_dask.training.learner import Candidate, Fold, Learner
 from wegl_dask.training.metrics import Metric, all_metrics
 from wegl_dask.training.names import ProtocolName
 from wegl_dask.training.problem import SPLITS, FloatMatrix, Problem
 from wegl_dask.training.spreading import Workers
-
-INNER_FOLDS = 5
-"""Folds that a training part of the cross-validation is cut into, to choose a candidate within it."""
 
 BEST = "best configuration"
 """The paper's number: the best mean over the folds, by the labels it is measured on. It is optimistic."""
@@ -69,28 +67,6 @@ class Outcome:
     notes: tuple[str, ...]
 
 
-@dataclass(frozen=True)
-class _Search:
-    """Candidates that share a fit, to be fitted to some rows and to score others."""
-
-    learner: Learner
-    fold: Fold
-    group: Sequence[Candidate]
-    seed: int
-
-
-@dataclass(frozen=True)
-class _Fit:
-    """A candidate to be fitted to some rows and to score others."""
-
-    learner: Learner
-    fold: Fold
-    candidate: Candidate
-    seed: int
-    held: IntArray | None = None
-    keep: bool = False
-
-
 def evaluate_split(
     problem: Problem, learner: Learner, metric: Metric, workers: Workers, *, seeds: Sequence[int]
 ) -> Outcome:
@@ -122,14 +98,14 @@ def evaluate_split(
     candidates = [candidate for group in groups for candidate in group]
     means, chosen = np.empty(0), candidates[0]
     if len(candidates) > 1:
-        searches = [_Search(learner, Fold(train, valid), group, seeds[0]) for group in groups]
-        found = workers.map("search", _search, searches, (problem.Y, *learner.shared(problem.X)))
+        searches = [Search(learner, Fold(train, valid), group, seeds[0]) for group in groups]
+        found = workers.map("search", search, searches, (problem.Y, *learner.shared(problem.X)))
         scores = np.concatenate(found)
         means = np.array([metric(problem.Y[valid], each, learner.threshold) for each in scores])
-        chosen = candidates[_best(means, metric, 'the part "valid"')]
+        chosen = candidates[best_candidate(means, metric, 'the part "valid"')]
     others = np.concatenate([valid, test])
-    fits = [_Fit(learner, Fold(train, others), chosen, seed, held=valid, keep=seed == seeds[0]) for seed in seeds]
-    fitted = workers.map("fit", _fit, fits, (problem.Y, problem.X))
+    fits = [Fit(learner, Fold(train, others), chosen, seed, held=valid, keep=seed == seeds[0]) for seed in seeds]
+    fitted = workers.map("fit", fit, fits, (problem.Y, problem.X))
     results: dict[str, dict[str, list[float]]] = {}
     for name, part in (("valid", slice(0, len(valid))), ("test", slice(len(valid), None))):
         values = [
@@ -179,7 +155,7 @@ def evaluate_cv(
     Raises
     ------
     JobFileError
-        If there are fewer graphs with labels than folds.
+        If there are fewer than two graphs with labels a fold.
     WeglError
         If the metric is not defined on a fold.
 
@@ -187,29 +163,12 @@ def evaluate_cv(
     -----
     The embedding itself has seen all graphs, without their labels: both numbers are transductive in that sense.
     """
-    rows = problem.labelled
-    if len(rows) < n_folds * 2:
-        raise JobFileError(
-            f"train.folds = {n_folds} folds need {2 * n_folds} graphs with labels; there are {len(rows)}"
-        )
-    groups = learner.groups()
-    candidates = [candidate for group in groups for candidate in group]
-    folds = _folds(problem, rows, n_folds, seed)
-    inner = [_folds(problem, fold.train, INNER_FOLDS, seed) if len(candidates) > 1 else [] for fold in folds]
-    every = [*folds, *(fold for within in inner for fold in within)]
-    searches = [_Search(learner, fold, group, seed) for fold in every for group in groups]
-    found = workers.map("cross-validation", _search, searches, (problem.Y, *learner.shared(problem.X)))
-    scores = [np.concatenate(found[i : i + len(groups)]) for i in range(0, len(found), len(groups))]
-    table = np.array(
-        [
-            [metric(problem.Y[fold.evaluate], each, learner.threshold) for each in of_fold]
-            for fold, of_fold in zip(every, scores, strict=True)
-        ]
-    )
-    outer = table[:n_folds]
-    best = _best(outer.mean(axis=0), metric, "every fold")
-    within = table[n_folds:].reshape(n_folds, -1, len(candidates))
-    own = [_best(means, metric, "every inner fold") for means in within.mean(axis=1)] if within.size else [0] * n_folds
+    searched = len(learner.groups()) > 1 or len(learner.groups()[0]) > 1
+    found = cross_validate(problem, learner, metric, workers, n_folds=n_folds, seed=seed, nested=searched)
+    candidates, folds, scores = found.candidates, found.folds, found.scores
+    means = found.outer.mean(axis=0)
+    best = best_candidate(means, metric, "every fold")
+    own = [best_candidate(inner, metric, "every inner fold") for inner in found.inner] if searched else [0] * n_folds
     results = {
         name: _of_folds(problem, learner, folds, [scores[i][choice] for i, choice in enumerate(choices)])
         for name, choices in ((BEST, [best] * n_folds), (NESTED, own))
@@ -219,16 +178,16 @@ def evaluate_cv(
         f"{NESTED}: chosen for each fold within the others, in {INNER_FOLDS} folds",
         "the embedding has seen all graphs, without their labels (transductive)",
     ]
-    if len(candidates) == 1:
+    if not searched:
         del results[BEST]
         notes = notes[2:]
-    chosen = candidates[best]
+    chosen, rows = candidates[best], problem.labelled
     fitted = workers.map(
-        "fit", _fit, [_Fit(learner, Fold(rows, rows[:0]), chosen, seed, keep=True)], (problem.Y, problem.X)
+        "fit", fit, [Fit(learner, Fold(rows, rows[:0]), chosen, seed, keep=True)], (problem.Y, problem.X)
     )
     return Outcome(
         candidates=candidates,
-        candidate_scores=outer.mean(axis=0),
+        candidate_scores=means,
         chosen=chosen,
         results=results,
         repeats="fold",
@@ -243,11 +202,6 @@ def evaluate_cv(
 def default_protocol(problem: Problem) -> ProtocolName:
     """Find the protocol for the data: their split if they have one, else cross-validation."""
     return "cv" if problem.split is None else "split"
-
-
-def _folds(problem: Problem, rows: IntArray, n_folds: int, seed: int) -> list[Fold]:
-    of_row = assign_folds(problem, rows, n_folds, seed)
-    return [Fold(rows[of_row != i], rows[of_row == i]) for i in range(n_folds)]
 
 
 def _of_folds(
@@ -281,56 +235,6 @@ def _split_rows(problem: Problem) -> tuple[IntArray, IntArray, IntArray]:
     return parts[0], parts[1], parts[2]
 
 
-def _best(means: FloatMatrix, metric: Metric, where: str) -> int:
-    if np.isnan(means).any():
-        raise _undefined(metric, where)
-    return int(np.argmax(metric.sign * means))
-
-
 def _require_defined(values: Sequence[float], metric: Metric, where: str) -> None:
     if np.isnan(values).any():
-        raise _undefined(metric, where)
-
-
-def _undefined(metric: Metric, where: str) -> WeglError:
-    return WeglError(
-        f"{metric.title} is not defined on {where}: its labels are all alike or unknown. Choose another train.metric, or "
-        "fewer folds"
-    )
-
-
-def _known(rows: IntArray, y: Labels, column: int) -> IntArray:
-    """Leave out the graphs whose label is unknown."""
-    known = rows[~np.isnan(y[rows])]
-    if not len(known):
-        raise WeglError(
-            f"no label of task {column} is known in a training part: leave the task out, or train on more graphs"
-        )
-    return known
-
-
-def _search(task: _Search, Y: FloatMatrix, *shared: Any) -> FloatMatrix:
-    """Score rows by every candidate of a group: float64, (n_candidates, n_evaluate, n_outputs)."""
-    arrays: Arrays = shared
-    of_tasks = [
-        task.learner.search(arrays, y, Fold(_known(task.fold.train, y, i), task.fold.evaluate), task.group, task.seed)
-        for i, y in enumerate(Y.T)
-    ]
-    return np.concatenate(of_tasks, axis=2)
-
-
-def _fit(task: _Fit, Y: FloatMatrix, X: Any) -> tuple[FloatMatrix, list[Any]]:
-    """Fit a candidate and score rows: float64, (n_evaluate, n_outputs), and the estimators if they are to be kept."""
-    columns, estimators = [], []
-    for i, y in enumerate(Y.T):
-        train = _known(task.fold.train, y, i)
-        held: Held | None = None
-        if task.held is not None:
-            known = task.held[~np.isnan(y[task.held])]
-            held = (X[known], y[known])
-        estimator = task.learner.fit(task.candidate, X[train], y[train], task.seed, held=held)
-        if len(task.fold.evaluate):
-            columns.append(task.learner.scores(estimator, X[task.fold.evaluate]))
-        estimators.append(estimator)
-    scores = np.concatenate(columns, axis=1) if columns else np.empty((0, task.learner.n_outputs))
-    return scores, estimators if task.keep else []
+        raise undefined(metric, where)

@@ -1,0 +1,120 @@
+"""Every candidate of a grid on every fold, and on folds within the training part of every fold."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from wegl_dask.errors import JobFileError, WeglError
+from wegl_dask.graphs import IntArray
+from wegl_dask.training.fits import Search, search
+from wegl_dask.training.folds import assign_folds
+from wegl_dask.training.learner import Candidate, Fold, Learner
+from wegl_dask.training.metrics import Metric
+from wegl_dask.training.problem import FloatMatrix, Problem
+from wegl_dask.training.spreading import Workers
+
+INNER_FOLDS = 5
+"""Folds that a training part of the cross-validation is cut into, to choose a candidate within it."""
+
+
+@dataclass(frozen=True)
+class CrossValidation:
+    """How the candidates of a grid do.
+
+    Attributes
+    ----------
+    candidates : list of mappings
+    folds : list of Fold
+    scores : list of float64, (n_candidates, n_evaluate, n_outputs)
+        For each fold, the scores of its graphs by every candidate.
+    outer : float64, (n_folds, n_candidates)
+        The metric of every candidate on every fold.
+    inner : float64, (n_folds, n_candidates)
+        Its mean over the folds within the training part of every fold; no columns where it was not asked for.
+    """
+
+    candidates: list[Candidate]
+    folds: list[Fold]
+    scores: list[FloatMatrix]
+    outer: FloatMatrix
+    inner: FloatMatrix
+
+
+def cross_validate(
+    problem: Problem,
+    learner: Learner,
+    metric: Metric,
+    workers: Workers,
+    *,
+    n_folds: int,
+    seed: int,
+    nested: bool = True,
+    step: str = "cross-validation",
+) -> CrossValidation:
+    """Fit every candidate of a grid to the graphs outside each fold, and measure it on the fold.
+
+    Parameters
+    ----------
+    problem : Problem
+    learner : Learner
+    metric : Metric
+    workers : Workers
+    n_folds : int
+    seed : int
+        Of the folds, and of every fit.
+    nested : bool, default True
+        Do the same within the training part of each fold, in `INNER_FOLDS` folds.
+    step : str
+        Name for the progress display.
+
+    Raises
+    ------
+    JobFileError
+        If there are fewer than two graphs with labels a fold.
+    """
+    rows = problem.labelled
+    if len(rows) < n_folds * 2:
+        raise JobFileError(
+            f"train.folds = {n_folds} folds need {2 * n_folds} graphs with labels; there are {len(rows)}"
+        )
+    groups = learner.groups()
+    folds = _folds(problem, rows, n_folds, seed)
+    within = [_folds(problem, fold.train, INNER_FOLDS, seed) if nested else [] for fold in folds]
+    every = [*folds, *(fold for inner in within for fold in inner)]
+    searches = [Search(learner, fold, group, seed) for fold in every for group in groups]
+    found = workers.map(step, search, searches, (problem.Y, *learner.shared(problem.X)))
+    scores = [np.concatenate(found[i : i + len(groups)]) for i in range(0, len(found), len(groups))]
+    table = np.array(
+        [
+            [metric(problem.Y[fold.evaluate], each, learner.threshold) for each in of_fold]
+            for fold, of_fold in zip(every, scores, strict=True)
+        ]
+    )
+    inner = table[n_folds:].reshape(n_folds, INNER_FOLDS, -1).mean(axis=1) if nested else np.empty((n_folds, 0))
+    return CrossValidation(
+        candidates=[candidate for group in groups for candidate in group],
+        folds=folds,
+        scores=scores[:n_folds],
+        outer=table[:n_folds],
+        inner=inner,
+    )
+
+
+def best_candidate(means: FloatMatrix, metric: Metric, where: str) -> int:
+    """Find the candidate with the best mean; of equals the first. WeglError where a mean is not defined."""
+    if np.isnan(means).any():
+        raise undefined(metric, where)
+    return int(np.argmax(metric.sign * means))
+
+
+def undefined(metric: Metric, where: str) -> WeglError:
+    """Make the error for a metric that has no value."""
+    return WeglError(
+        f"{metric.title} is not defined on {where}: its labels are all alike or unknown. Choose another train.metric, or "
+        "fewer folds"
+    )
+
+
+def _folds(problem: Problem, rows: IntArray, n_folds: int, seed: int) -> list[Fold]:
+    of_row = assign_folds(problem, rows, n_folds, seed)
+    return [Fold(rows[of_row != i], rows[of_row == i]) for i in range(n_folds)]

@@ -1,0 +1,71 @@
+"""The fits of a protocol as tasks for workers."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from wegl_dask.errors import WeglError
+from wegl_dask.graphs import IntArray
+from wegl_dask.training.learner import Arrays, Candidate, Fold, Held, Labels, Learner
+from wegl_dask.training.problem import FloatMatrix
+
+
+@dataclass(frozen=True)
+class Search:
+    """Candidates that share a fit, to be fitted to some rows and to score others."""
+
+    learner: Learner
+    fold: Fold
+    group: Sequence[Candidate]
+    seed: int
+
+
+@dataclass(frozen=True)
+class Fit:
+    """A candidate to be fitted to some rows and to score others."""
+
+    learner: Learner
+    fold: Fold
+    candidate: Candidate
+    seed: int
+    held: IntArray | None = None
+    keep: bool = False
+
+
+def _known(rows: IntArray, y: Labels, column: int) -> IntArray:
+    """Leave out the graphs whose label is unknown."""
+    known = rows[~np.isnan(y[rows])]
+    if not len(known):
+        raise WeglError(
+            f"no label of task {column} is known in a training part: leave the task out, or train on more graphs"
+        )
+    return known
+
+
+def search(task: Search, Y: FloatMatrix, *shared: Any) -> FloatMatrix:
+    """Score rows by every candidate of a group: float64, (n_candidates, n_evaluate, n_outputs)."""
+    arrays: Arrays = shared
+    of_tasks = [
+        task.learner.search(arrays, y, Fold(_known(task.fold.train, y, i), task.fold.evaluate), task.group, task.seed)
+        for i, y in enumerate(Y.T)
+    ]
+    return np.concatenate(of_tasks, axis=2)
+
+
+def fit(task: Fit, Y: FloatMatrix, X: Any) -> tuple[FloatMatrix, list[Any]]:
+    """Fit a candidate and score rows: float64, (n_evaluate, n_outputs), and the estimators if they are to be kept."""
+    columns, estimators = [], []
+    for i, y in enumerate(Y.T):
+        train = _known(task.fold.train, y, i)
+        held: Held | None = None
+        if task.held is not None:
+            known = task.held[~np.isnan(y[task.held])]
+            held = (X[known], y[known])
+        estimator = task.learner.fit(task.candidate, X[train], y[train], task.seed, held=held)
+        if len(task.fold.evaluate):
+            columns.append(task.learner.scores(estimator, X[task.fold.evaluate]))
+        estimators.append(estimator)
+    scores = np.concatenate(columns, axis=1) if columns else np.empty((0, task.learner.n_outputs))
+    return scores, estimators if task.keep else []
