@@ -159,7 +159,7 @@ def run_quietly(command: Sequence[str]) -> None:
         list(command), env={**os.environ, **tree_environment()}, capture_output=True, text=True, check=False
     )
     if done.returncode:
-        sys.exit(f"{' '.join(command)} failed with {process.returncode}:\n{done.stderr}")
+        sys.exit(f"{' '.join(command)} failed:\n{done.stderr}")
 
 
 def _tree(process: psutil.Process) -> list[psutil.Process]:
