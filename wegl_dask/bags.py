@@ -1,12 +1,13 @@
 """Run one stage: a Dask bag of small descriptors, submitted in waves, handed on as they complete."""
 
 import secrets
+import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import dask.bag
-from distributed import Client, Future, as_completed
+from distributed import Client, Future, as_completed, get_worker
 from distributed.scheduler import KilledWorker
 
 from wegl_dask.errors import WeglError
@@ -21,6 +22,14 @@ UNDER_WAY = 4 * WAVE
 """Descriptors that the scheduler knows of at a time, so that its load does not grow with the data."""
 
 
+class Outcome(NamedTuple):
+    """What came of a descriptor: what the function returned, the worker's address, and the seconds that it took."""
+
+    result: int
+    worker: str
+    seconds: float
+
+
 class StageError(WeglError):
     """Some parts of a stage failed after all retries, for a reason that the package has no words for."""
 
@@ -32,7 +41,7 @@ def run_stage(
     descriptors: Sequence[Descriptor],
     *,
     retries: int,
-) -> Iterator[tuple[Descriptor, int]]:
+) -> Iterator[tuple[Descriptor, Outcome]]:
     """Apply `function` to every descriptor on the cluster.
 
     Parameters
@@ -52,8 +61,8 @@ def run_stage(
     Yields
     ------
     descriptor
-    int
-        What `function` returned for it; in the order in which they complete.
+    Outcome
+        In the order in which they complete.
 
     Raises
     ------
@@ -87,8 +96,8 @@ def run_stage(
                 match results[future.key]:
                     case WeglError() as error:
                         raise error
-                    case int() as result:
-                        yield descriptor, result
+                    case Outcome() as outcome:
+                        yield descriptor, outcome
                     case _:
                         failures.append((descriptor, _failure(future)))
                 del waiting[future.key]
@@ -111,17 +120,21 @@ def run_stage(
         ) from failures[0][1]
 
 
-def _attempt(function: Callable[[Descriptor], int], call: str, descriptors: Sequence[Descriptor]) -> int | WeglError:
+def _attempt(
+    function: Callable[[Descriptor], int], call: str, descriptors: Sequence[Descriptor]
+) -> Outcome | WeglError:
     """Apply `function` to the only descriptor of a partition; `call` only names it."""
     del call
     (descriptor,) = descriptors
+    started = time.perf_counter()
     try:
-        return function(descriptor)
+        result = function(descriptor)
     except WeglError as error:
         if isinstance(error, StorageError) or isinstance(error.__cause__, OSError):
             raise
         # Raised, it would be tried again.
         return error
+    return Outcome(result, get_worker().address, round(time.perf_counter() - started, 3))
 
 
 def _require_connected(client: Client) -> None:

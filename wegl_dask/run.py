@@ -16,6 +16,7 @@ from wegl_dask.bags import run_stage
 from wegl_dask.claims import MAX_REQUESTS
 from wegl_dask.errors import WeglError
 from wegl_dask.locks import Lock
+from wegl_dask.logs import log_event
 from wegl_dask.progress import Progress
 from wegl_dask.records import PartRecord
 from wegl_dask.spec import JobSpec
@@ -101,7 +102,7 @@ class Run:
         checked = run_stage(
             self.client, f"check-{stage}", partial(tasks.check_part, self.folder), descriptors, retries=self._retries
         )
-        altered = sorted(task.index for task, is_intact in checked if not is_intact)
+        altered = sorted(task.index for task, outcome in checked if not outcome.result)
         for index in altered:
             _log.warning("%s: part %d was altered after it was written; it is made again", stage, index)
         return {index: record for index, record in records.items() if index not in set(altered)}
@@ -115,9 +116,18 @@ class Run:
         self.lock.ensure_held()
         done: list[int] = []
         with self.progress(stage, sum(len(task.indices) for task in descriptors)) as progress:
-            for task, n_graphs in run_stage(self.client, stage, function, descriptors, retries=self._retries):
+            for task, outcome in run_stage(self.client, stage, function, descriptors, retries=self._retries):
                 done += task.indices
-                progress.update(len(task.indices), n_graphs)
+                progress.update(len(task.indices), outcome.result)
+                log_event(
+                    "part",
+                    f"{stage}: {task}",
+                    stage=stage,
+                    shards=task.indices,
+                    worker=outcome.worker,
+                    graphs=outcome.result,
+                    seconds=outcome.seconds,
+                )
         return self._read_records(stage, sorted(done))
 
     def make(

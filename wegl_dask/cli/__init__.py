@@ -1,16 +1,19 @@
 """The command ``wegl-dask``: thin commands over the library, one module a group."""
 
+import logging
 import os
 import signal
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NoReturn
 
 import click
 
 from wegl_dask.cli import geometry, jobs, models, neighbours, plan, report, runs, training
 from wegl_dask.cli.stopping import Stopped
 from wegl_dask.errors import WeglError
+from wegl_dask.logs import LOG_JSON, json_lines, log_event
 from wegl_dask.version import __version__
 
 
@@ -34,12 +37,20 @@ class _Group(click.Group):
         except WeglError as error:
             if ctx.params["debug"]:
                 raise
-            click.echo(f"wegl-dask: {error}", err=True)
-            ctx.exit(error.exit_code)
+            _report(ctx, str(error), error.exit_code)
         except KeyboardInterrupt as error:
             stopped = error if isinstance(error, Stopped) else Stopped(signal.SIGINT)
-            click.echo(f"\nwegl-dask: {stopped}", err=True)
-            ctx.exit(stopped.exit_code)
+            _report(ctx, str(stopped), stopped.exit_code, before="\n")
+
+
+def _report(ctx: click.Context, message: str, exit_code: int, *, before: str = "") -> NoReturn:
+    """End the command with a line on standard error."""
+    if ctx.meta.get(LOG_JSON, False):
+        with json_lines(sys.stderr):
+            log_event("failed", message, level=logging.ERROR, exit_code=exit_code)
+    else:
+        click.echo(f"{before}wegl-dask: {message}", err=True)
+    ctx.exit(exit_code)
 
 
 class _UsageError(click.ClickException):

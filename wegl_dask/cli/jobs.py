@@ -3,7 +3,10 @@
 import difflib
 import logging
 import re
+import sys
 from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import asdict
 from importlib import resources
 from itertools import takewhile
 from pathlib import Path
@@ -15,6 +18,7 @@ from wegl_dask.cli.keys import KeysCommand
 from wegl_dask.cli.stopping import stopped_by_signals, swept
 from wegl_dask.cli.summary import print_finding, print_summary
 from wegl_dask.errors import JobFileError
+from wegl_dask.logs import LOG_JSON, LoggedProgress, json_lines, log_event
 from wegl_dask.spec import JobSpec, read_job
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -39,9 +43,27 @@ def overwrite_option(command: Command) -> Command:
     )(command)
 
 
+def log_json_option(command: Command) -> Command:
+    """Add the option ``--log-json``, which `on_cluster` and the group of commands look up in the context."""
+
+    def keep(context: click.Context, parameter: click.Parameter, value: bool) -> None:
+        del parameter
+        context.meta[LOG_JSON] = value
+
+    return click.option(
+        "--log-json",
+        is_flag=True,
+        expose_value=False,
+        is_eager=True,
+        callback=keep,
+        help="Log on standard error in JSON, one line an event, with its stage, shards and worker.",
+    )(command)
+
+
 @click.command(cls=KeysCommand, short_help="Run a job: graphs in, embeddings in Parquet.")
 @job_arguments
 @overwrite_option
+@log_json_option
 def run(job: str, overrides: tuple[str, ...], *, overwrite: bool) -> None:
     """Run the job file JOB, or what is missing of it: graphs in, embeddings in Parquet.
 
@@ -64,6 +86,7 @@ def run(job: str, overrides: tuple[str, ...], *, overwrite: bool) -> None:
 @click.command(short_help="Make the graph shards of a job and stop.")
 @job_arguments
 @overwrite_option
+@log_json_option
 def ingest(job: str, overrides: tuple[str, ...], *, overwrite: bool) -> None:
     """Read the source of the job file JOB into canonical graph shards, in graphs/ of its output folder, and stop.
 
@@ -151,7 +174,19 @@ def on_cluster(spec: JobSpec, function: Callable[..., Any], **arguments: Any) ->
             logging.getLogger(noisy).setLevel(logging.ERROR)
         # That a worker is restarted for want of memory is worth knowing.
         logging.getLogger("distributed.nanny.memory").setLevel(logging.WARNING)
-    with stopped_by_signals(), swept(RunFolder(spec.output.path)), open_client(spec.cluster) as client:
-        if link := dashboard_link(spec.cluster, client):
-            click.echo(f"dashboard: {link}", err=True)
-        return function(spec, client, **arguments)
+    in_json = click.get_current_context().meta.get(LOG_JSON, False)
+    with (
+        json_lines(sys.stderr) if in_json else nullcontext(),
+        stopped_by_signals(),
+        swept(RunFolder(spec.output.path)),
+        open_client(spec.cluster) as client,
+    ):
+        link = dashboard_link(spec.cluster, client)
+        if not in_json:
+            if link:
+                click.echo(f"dashboard: {link}", err=True)
+            return function(spec, client, **arguments)
+        log_event("dashboard", f"dashboard: {link}", address=link)
+        summary = function(spec, client, progress=LoggedProgress, **arguments)
+        log_event("finished", f"{spec.name}: done", summary=asdict(summary))
+        return summary

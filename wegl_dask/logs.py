@@ -1,0 +1,113 @@
+"""The log of a command as JSON lines: one object an event, for machines.
+
+Every object has ``time`` (UTC, ISO 8601), ``level``, ``event`` and ``message``, and what belongs to the event:
+
+========================== =======================================================================
+event                      further keys
+========================== =======================================================================
+stage_started              ``stage``, ``parts``
+part                       ``stage``, ``shards``, ``worker``, ``graphs``, ``seconds``
+stage_finished             ``stage``, ``parts``, ``graphs``, ``seconds``
+stage_stopped              likewise, for a stage that was not brought to its end
+dashboard                  ``address``
+message                    none: whatever the package or a library has to say
+finished                   ``summary``: numbers of rows, rejects, parts, seconds by stage
+failed                     ``exit_code``
+========================== =======================================================================
+"""
+
+import json
+import logging
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from types import TracebackType
+from typing import Any, Self, TextIO
+
+LOG_JSON = "wegl_dask.log_json"
+"""Key of a command's context that says whether the log is for machines."""
+
+log = logging.getLogger("wegl_dask.events")
+# The lines for people say the same in their own way.
+log.setLevel(logging.CRITICAL + 1)
+
+
+def log_event(event: str, message: str, *, level: int = logging.INFO, **fields: Any) -> None:
+    """Log an event; `fields` are JSON values. Where nobody asked for JSON it goes nowhere, see `json_lines`."""
+    log.log(level, message, extra={"event": event, "fields": fields})
+
+
+class JsonFormatter(logging.Formatter):
+    """Renders a record as one line of JSON."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Render `record`, which need not be one of `log_event`."""
+        values = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "event": getattr(record, "event", "message"),
+            "message": record.getMessage(),
+            **getattr(record, "fields", {}),
+        }
+        if record.exc_info:
+            values["traceback"] = self.formatException(record.exc_info)
+        return json.dumps(values, ensure_ascii=False, default=str)
+
+
+@contextmanager
+def json_lines(stream: TextIO) -> Iterator[None]:
+    """Write all that is logged during a ``with`` block to `stream`, as JSON lines, and nowhere else."""
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(JsonFormatter())
+    root = logging.getLogger()
+    handlers, level, events_level = root.handlers[:], root.level, log.level
+    root.handlers[:] = [handler]
+    root.setLevel(logging.INFO)
+    log.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        root.handlers[:] = handlers
+        root.setLevel(level)
+        log.setLevel(events_level)
+
+
+class LoggedProgress:
+    """Takes the place of `wegl_dask.progress.Progress` where the log is for machines.
+
+    Parameters
+    ----------
+    stage : str
+    total : int
+        Number of parts of the stage.
+    """
+
+    def __init__(self, stage: str, total: int) -> None:
+        self._stage = stage
+        self._total = total
+        self._parts = 0
+        self._graphs = 0
+        self._started = time.monotonic()
+
+    def __enter__(self) -> Self:
+        log_event("stage_started", f"{self._stage}: {self._total} parts to do", stage=self._stage, parts=self._total)
+        return self
+
+    def update(self, parts: int = 1, rows: int = 0) -> None:
+        """Count finished parts and the graphs in them."""
+        self._parts += parts
+        self._graphs += rows
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Log how far the stage came."""
+        log_event(
+            "stage_finished" if kind is None else "stage_stopped",
+            f"{self._stage}: {self._parts} of {self._total} parts",
+            stage=self._stage,
+            parts=self._parts,
+            graphs=self._graphs,
+            seconds=round(time.monotonic() - self._started, 3),
+        )
