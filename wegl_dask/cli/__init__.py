@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 
 import click
 
-from wegl_dask.cli import geometry, jobs, models, neighbours, plan, report, runs, training
+from wegl_dask.cli import geometry, jobs, models, neighbours, plan, report, reproduce, runs, training
 from wegl_dask.cli.stopping import Stopped
 from wegl_dask.errors import WeglError
 from wegl_dask.logs import LOG_JSON, json_lines, log_event
@@ -92,6 +92,6 @@ for command in (
     *(jobs.run, jobs.check, plan.plan, jobs.ingest, jobs.init, runs.status, runs.verify),
     *(models.transform, models.append),
     *(geometry.approximation, neighbours.neighbours, neighbours.similar),
-    *(training.train, report.report),
+    *(training.train, report.report, reproduce.reproduce),
 ):
     main.add_command(command)

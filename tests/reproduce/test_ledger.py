@@ -1,0 +1,43 @@
+import pytest
+
+from wegl_dask.folders import Folder
+from wegl_dask.reproduce.ledger import Ledger
+
+
+@pytest.fixture
+def calls():
+    return []
+
+
+def counted(calls, value):
+    def compute():
+        calls.append(value)
+        return value
+
+    return compute
+
+
+def test_a_step_that_is_done_is_not_computed_again(tmp_path, calls):
+    for _ in range(2):
+        # Another process, later.
+        ledger = Ledger(Folder(str(tmp_path)))
+        assert ledger.step("one", {"seed": 1}, counted(calls, {"x": (1, 2)})) == {"x": [1, 2]}
+    assert len(calls) == 1
+
+
+def test_a_step_with_other_settings_is_computed_anew(tmp_path, calls):
+    ledger = Ledger(Folder(str(tmp_path)))
+    for seed in (1, 2, 2):
+        assert ledger.step("one", {"seed": seed}, counted(calls, seed)) == seed
+    assert calls == [1, 2]
+
+
+def test_a_step_that_was_cut_off_leaves_nothing(tmp_path, calls):
+    ledger = Ledger(Folder(str(tmp_path)))
+
+    def stopped():
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        ledger.step("one", {}, stopped)
+    assert ledger.step("one", {}, counted(calls, 3)) == 3

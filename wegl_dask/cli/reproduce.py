@@ -1,0 +1,90 @@
+"""The command that computes the paper's tables anew: reproduce."""
+
+from collections.abc import Sequence
+from importlib.metadata import version
+from typing import TypeVar
+
+import click
+
+from wegl_dask.cli.jobs import shipped_jobs
+from wegl_dask.cli.stopping import stopped_by_signals
+from wegl_dask.errors import JobFileError
+
+Name = TypeVar("Name", bound=str)
+
+
+@click.command(short_help="Compute a table of the paper anew.")
+@click.argument("name", type=click.Choice(["tud"]))
+@click.option("--data", required=True, help="Folder of the data sets, as source.root.")
+@click.option("--output", "-o", required=True, help="Folder for embeddings, steps and the table.")
+@click.option("--only", help="Data sets, such as MUTAG,PTC_MR; all if not given.")
+@click.option("--poolings", help="Of concat,average,final; all if not given.")
+@click.option("--layers", help="Numbers of layers, such as 3,4; 3 to 8 if not given.")
+@click.option("--models", help="Of svm-linear,svm-rbf,gradient-boosting,mlp,random-forest; all if not given.")
+@click.option("--nested/--no-nested", default=True, help="Compute the honest number too, six times the work.")
+@click.option("--workers", type=click.IntRange(min=1), help="Processes on this machine; one a core if not given.")
+def reproduce(
+    name: str,
+    data: str,
+    output: str,
+    *,
+    only: str | None,
+    poolings: str | None,
+    layers: str | None,
+    models: str | None,
+    nested: bool,
+    workers: int | None,
+) -> None:
+    r"""Compute a table of the paper anew, and write it beside the paper's: NAME.md and NAME.png.
+
+    tud: tables 2 and 3, the data sets of the TU collection. What was computed is kept, step by step; a command that was
+    stopped goes on when it is run again.
+
+    \b
+    Example:
+      wegl-dask reproduce tud --data data/TUDataset -o runs/tud --only MUTAG,PTC_MR
+    """
+    # Dask and scikit-learn are slow to import.
+    from wegl_dask.cluster import open_client  # noqa: PLC0415
+    from wegl_dask.folders import Folder  # noqa: PLC0415
+    from wegl_dask.reproduce import tud  # noqa: PLC0415
+    from wegl_dask.reproduce.embedding import DataSet  # noqa: PLC0415
+    from wegl_dask.reproduce.ledger import Ledger  # noqa: PLC0415
+    from wegl_dask.reproduce.plots import tud_plot  # noqa: PLC0415
+    from wegl_dask.reproduce.tables import tud_table  # noqa: PLC0415
+    from wegl_dask.spec import ClusterTable  # noqa: PLC0415
+    from wegl_dask.training.spreading import open_workers  # noqa: PLC0415
+
+    plan = tud.Plan(
+        data_sets=_chosen("--only", only, tud.DATA_SETS),
+        poolings=_chosen("--poolings", poolings, tud.POOLINGS),
+        layers=[int(layer) for layer in _chosen("--layers", layers, [str(layer) for layer in tud.LAYERS])],
+        models=_chosen("--models", models, list(tud.METHODS)),
+        nested=nested,
+    )
+    folder = Folder(output)
+    cluster = ClusterTable(workers=workers, dashboard_address=None)
+    jobs = shipped_jobs()
+    with stopped_by_signals(), open_client(cluster) as client, open_workers(cluster) as spread:
+        data_sets = {
+            each: DataSet(
+                each, jobs[f"paper/{each.lower()}"].read_text(encoding="utf-8"), data, folder.location(), client
+            )
+            for each in plan.data_sets
+        }
+        cells = tud.compute_cells(plan, data_sets, Ledger(folder), spread)
+    versions = {package: version(package) for package in ("numpy", "scikit-learn")}
+    folder.write(f"{name}.md", tud_table(cells, plan, versions).encode())
+    folder.write(f"{name}.png", tud_plot(cells))
+    click.echo(f"wrote {folder.location(name)}.md and {name}.png")
+
+
+def _chosen(option: str, text: str | None, known: Sequence[Name]) -> list[Name]:
+    """Read a list of names that an option was given."""
+    if text is None:
+        return list(known)
+    names = {each.strip(): None for each in text.split(",")}
+    for each in names:
+        if each not in known:
+            raise JobFileError(f"{option} names {each!r}; there are {', '.join(known)}")
+    return [each for each in known if each in names]

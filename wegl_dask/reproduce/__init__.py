@@ -1,0 +1,1 @@
+"""The paper's tables, computed anew and laid beside the paper's numbers."""

@@ -1,0 +1,58 @@
+"""Embeddings of one data set with many settings: its graphs are ingested once."""
+
+import io
+from collections.abc import Mapping
+from typing import Any
+
+from distributed import Client
+
+from wegl_dask.pipeline import ingest_job, run_job
+from wegl_dask.progress import Progress
+from wegl_dask.reading import Embeddings, read_embeddings
+from wegl_dask.spec import JobSpec
+
+GRAPH_FOLDER, RUN_FOLDER = "graphs", "runs"
+
+
+class DataSet:
+    """A data set of a shipped job file, and its embeddings in a folder.
+
+    Parameters
+    ----------
+    name : str
+        For files and messages.
+    job_toml : str
+        Its job file.
+    root : str
+        Folder of the data, ``source.root``.
+    folder : str
+        Where graphs and embeddings are kept.
+    client : distributed.Client
+    """
+
+    def __init__(self, name: str, job_toml: str, root: str, folder: str, client: Client) -> None:
+        self._name = name
+        self._folder = folder
+        self._client = client
+        graphs = f"{folder}/{GRAPH_FOLDER}/{self._name}"
+        self._job = JobSpec.from_toml(
+            job_toml, [f'source.root="{root}"', f'output.path="{graphs}"'], where=f"the job file of {name}"
+        )
+        ingest_job(self._job, client, progress=_quiet)
+        self._graphs = f"{graphs}/graphs"
+
+    def embed(self, name: str, tables: Mapping[str, Mapping[str, Any]]) -> Embeddings:
+        """Embed the data set, unless that was done, with other values of some keys of the job file, by table."""
+        out = f"{self._folder}/{RUN_FOLDER}/{self._name}-{name}"
+        values = self._job.model_dump(exclude_none=True)
+        values["source"] = {"kind": "graph_parquet", "path": self._graphs}
+        values["output"] = {"path": out, "keep_graphs": False}
+        for table, keys in tables.items():
+            values[table] = {**values.get(table, {}), **keys}
+        run_job(JobSpec.from_values(values, where=name), self._client, progress=_quiet)
+        return read_embeddings(out, ("graph_id", "label", "split"))
+
+
+def _quiet(stage: str, total: int, **settings: Any) -> Progress:
+    """Show nothing: hundreds of embeddings are made, of seconds each."""
+    return Progress(stage, total, **settings, stream=io.StringIO())

@@ -1,0 +1,54 @@
+"""Plots of ours beside the paper's."""
+
+import io
+from collections.abc import Sequence
+
+from wegl_dask.errors import MissingDependencyError
+from wegl_dask.reproduce.tud import METHODS, Cell
+
+
+def tud_plot(cells: Sequence[Cell]) -> bytes:
+    """Draw every cell beside the paper's, a panel a data set, as a PNG.
+
+    Raises
+    ------
+    MissingDependencyError
+        If matplotlib is not installed.
+    """
+    try:
+        from matplotlib.figure import Figure  # noqa: PLC0415  it is no requirement
+    except ImportError as error:
+        raise MissingDependencyError.for_extra("matplotlib", "plots") from error
+    names = list(dict.fromkeys(cell.data_set for cell in cells))
+    figure = Figure(figsize=(8, 4 * len(names)), layout="constrained")
+    for axes, name in zip(figure.subplots(len(names), squeeze=False)[:, 0], names, strict=True):
+        own = [cell for cell in cells if cell.data_set == name]
+        places = range(len(own))
+        axes.errorbar(
+            [place - 0.15 for place in places],
+            [cell.paper.mean if cell.paper else float("nan") for cell in own],
+            [(cell.paper.std or 0) if cell.paper else 0 for cell in own],
+            fmt="o",
+            color="#9aa4b2",
+            label="paper",
+        )
+        axes.errorbar(
+            [place + 0.05 for place in places],
+            [cell.best.mean() for cell in own],
+            [cell.best.std() for cell in own],
+            fmt="o",
+            color="#3b6fb6",
+            label="ours, best configuration",
+        )
+        if all(cell.nested is not None for cell in own):
+            nested = [cell.nested.mean() for cell in own if cell.nested is not None]
+            axes.plot([place + 0.2 for place in places], nested, "D", color="#d1495b", label="ours, nested")
+        labels = [f"{METHODS[cell.model].removeprefix('WEGL + ')} {cell.pooling}" for cell in own]
+        axes.set_xticks(list(places), labels, rotation=60, ha="right", fontsize=8)
+        axes.set_ylabel("accuracy, %")
+        axes.set_title(name)
+        axes.grid(visible=True, axis="y", color="#e3e7ee")
+        axes.legend(fontsize=8)
+    content = io.BytesIO()
+    figure.savefig(content, format="png", dpi=120)
+    return content.getvalue()
