@@ -1,0 +1,66 @@
+import io
+import json
+import logging
+from datetime import datetime
+
+import pytest
+
+from wegl_dask.logs import LoggedProgress, json_lines, log, log_event
+
+
+def lines(stream):
+    return [json.loads(line) for line in stream.getvalue().splitlines()]
+
+
+def test_events_and_messages_are_one_json_object_a_line():
+    stream = io.StringIO()
+    with json_lines(stream):
+        log_event("part", "embed: shard 3", stage="embed", shards=(3,), worker="tcp://a:1", seconds=0.5)
+        logging.getLogger("elsewhere").warning("%d\nlines of “text”", 2)
+    part, message = lines(stream)
+    assert datetime.fromisoformat(part.pop("time")).utcoffset().total_seconds() == 0
+    assert part == {
+        **{"level": "info", "event": "part", "message": "embed: shard 3"},
+        **{"stage": "embed", "shards": [3], "worker": "tcp://a:1", "seconds": 0.5},
+    }
+    assert (message["level"], message["event"], message["message"]) == ("warning", "message", "2\nlines of “text”")
+
+
+def test_a_traceback_is_part_of_its_object():
+    stream = io.StringIO()
+    with json_lines(stream):
+        try:
+            1 / 0  # noqa: B018
+        except ZeroDivisionError:
+            logging.getLogger("elsewhere").exception("it failed")
+    (entry,) = lines(stream)
+    assert "ZeroDivisionError: division by zero" in entry["traceback"]
+
+
+def test_afterwards_logging_is_as_it_was(caplog):
+    root = logging.getLogger()
+    before = (root.handlers[:], root.level, log.level)
+    with pytest.raises(ZeroDivisionError), json_lines(io.StringIO()):
+        1 / 0  # noqa: B018
+    assert (root.handlers, root.level, log.level) == before
+    caplog.set_level(logging.DEBUG)
+    log_event("part", "nobody asked for it")
+    assert caplog.messages == []
+
+
+@pytest.mark.parametrize(("error", "event"), [(None, "stage_finished"), (KeyError, "stage_stopped")])
+def test_a_stage_is_an_event_when_it_begins_and_when_it_ends(error, event):
+    stream = io.StringIO()
+    with json_lines(stream):
+        try:
+            with LoggedProgress("embed", 3) as progress:
+                progress.update(2, 70)
+                progress.update(rows=5)
+                if error:
+                    raise error
+        except KeyError:
+            pass
+    started, ended = lines(stream)
+    assert (started["event"], started["stage"], started["parts"]) == ("stage_started", "embed", 3)
+    assert (ended["event"], ended["stage"], ended["parts"], ended["graphs"]) == (event, "embed", 3, 75)
+    assert ended["seconds"] >= 0
