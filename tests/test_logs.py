@@ -20,8 +20,13 @@ def test_events_and_messages_are_one_json_object_a_line():
     part, message = lines(stream)
     assert datetime.fromisoformat(part.pop("time")).utcoffset().total_seconds() == 0
     assert part == {
-        **{"level": "info", "event": "part", "message": "embed: shard 3"},
-        **{"stage": "embed", "shards": [3], "worker": "tcp://a:1", "seconds": 0.5},
+        "level": "info",
+        "event": "part",
+        "message": "embed: shard 3",
+        "stage": "embed",
+        "shards": [3],
+        "worker": "tcp://a:1",
+        "seconds": 0.5,
     }
     assert (message["level"], message["event"], message["message"]) == ("warning", "message", "2\nlines of “text”")
 
