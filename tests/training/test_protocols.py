@@ -1,3 +1,5 @@
+import os
+import signal
 from dataclasses import replace
 
 import numpy as np
@@ -281,6 +283,16 @@ def test_fits_on_the_workers_of_a_dask_cluster_are_the_same(make_problem, one_wo
         evaluate(problem, "svm-rbf", "cv", one_worker, n_folds=2),
         evaluate(problem, "svm-rbf", "cv", Workers(1, on_dask=True), n_folds=2),
     )
+
+
+def die(task):
+    os.kill(os.getpid(), signal.SIGKILL)
+    return task
+
+
+def test_a_process_that_dies_is_an_error_in_words():
+    with pytest.raises(WeglError, match=r"search: a process that fitted died, .* lower cluster\.workers"):
+        Workers(2).map("search", die, [1, 2], ())
 
 
 def test_too_few_graphs_for_the_folds_are_counted(make_problem, one_worker):

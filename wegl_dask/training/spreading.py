@@ -6,9 +6,11 @@ from typing import Any, TypeVar
 
 import joblib
 from dask.system import CPU_COUNT
+from joblib.externals.loky.process_executor import TerminatedWorkerError
 from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
 from wegl_dask.cluster import open_client
+from wegl_dask.errors import WeglError
 from wegl_dask.progress import Progress
 from wegl_dask.spec import ClusterTable
 from wegl_dask.training.learner import Arrays
@@ -48,6 +50,11 @@ class Workers:
         -------
         list
             What the function returned, in the order of the tasks.
+
+        Raises
+        ------
+        WeglError
+            If a process of this machine died.
         """
         calls = [joblib.delayed(_on_one_core)(function, task, *shared) for task in tasks]
         with Progress(step, len(tasks), unit="fits") as progress:
@@ -58,9 +65,15 @@ class Workers:
                 return results
             with joblib.parallel_config("loky", n_jobs=min(self._n_jobs, len(tasks))):
                 results = []
-                for result in joblib.Parallel(return_as="generator")(calls):
-                    results.append(result)
-                    progress.update()
+                try:
+                    for result in joblib.Parallel(return_as="generator")(calls):
+                        results.append(result)
+                        progress.update()
+                except TerminatedWorkerError as error:
+                    raise WeglError(
+                        f"{step}: a process that fitted died, for want of memory perhaps: lower cluster.workers, and train "
+                        "again"
+                    ) from error
                 return results
 
 
