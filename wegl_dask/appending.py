@@ -139,6 +139,12 @@ def _await_tasks(client: Client) -> None:
         while any(str(task.key).lstrip("('").startswith(("ingest", "embed")) for task in dask_worker.state.executing):  # noqa: ASYNC110  no event tells
             await asyncio.sleep(0.05)
 
+    # A task that was handed out before the rest were cancelled may only now reach its worker. Messages to a worker keep
+    # their order, so when this one is done, those before it have been received.
+    fences = [
+        client.submit(int, workers=[address], allow_other_workers=True, pure=False) for address in client.nthreads()
+    ]
+    client.gather(fences)
     client.run(settled)
 
 
