@@ -15,7 +15,8 @@ def test_every_descriptor_comes_back_once_with_its_number(dask_client, monkeypat
         return number**2
 
     done = list(run_stage(dask_client, "square", square, range(50), retries=0))
-    assert sorted(done) == [(number, number**2) for number in range(50)]
+    assert sorted((number, outcome.result) for number, outcome in done) == [(n, n**2) for n in range(50)]
+    assert {outcome.worker for _, outcome in done} <= set(dask_client.nthreads())
 
 
 def test_nothing_is_submitted_for_no_descriptors(dask_client):

@@ -290,7 +290,7 @@ class TrainTable(Table):
     )
     seeds: int = Field(10, ge=1, description="split: number of seeds that the chosen candidate is fitted with.")
     folds: int = Field(10, ge=2, description="cv: number of folds.")
-    time_budget: float = Field(600, gt=0, description="automl: seconds of one search.")
+    time_budget: float = Field(600.0, gt=0, description="automl: seconds of one search.")
 
 
 class JobSpec(Table):
