@@ -256,3 +256,14 @@ def test_an_empty_subfolder_is_removed_and_another_is_kept(tmp_path):
     folder.remove_if_empty("a")
     folder.remove_if_empty("a")
     assert folder.listing() == {}
+
+
+def test_only_files_that_are_to_last_wait_for_the_disk(tmp_path, monkeypatch):
+    flushed = []
+    monkeypatch.setattr(folders.os, "fsync", flushed.append)
+    folder = Folder(str(tmp_path))
+    folder.write("brief", b"x", lasting=False)
+    assert (tmp_path / "brief").read_bytes() == b"x"
+    assert flushed == []
+    folder.write("lasting", b"x")
+    assert len(flushed) == 2

@@ -294,3 +294,16 @@ def test_thousands_of_records_are_read_quickly(tmp_path):
     started = time.perf_counter()
     assert len(folder.finished("embed", {index: f"input {index}" for index in range(3000)})) == 3000
     assert time.perf_counter() - started < 10
+
+
+def test_intermediate_results_and_their_records_do_not_wait_for_the_disk(tmp_path, monkeypatch):
+    flushed = []
+    monkeypatch.setattr("wegl_dask.folders.os.fsync", flushed.append)
+    folder = RunFolder(str(tmp_path))
+    with folder.recording("moments", 0, "input") as part:
+        part.write_arrays("moments", {"count": np.array(1)})
+    assert flushed == []
+    with folder.recording("embed", 0, "input") as part:
+        part.write("data", b"content", rows=1)
+    # A file and its folder, twice: the part, then its record.
+    assert len(flushed) == 4

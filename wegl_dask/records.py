@@ -178,12 +178,14 @@ class PartRecorder:
         record = PartRecord(
             self._stage, self._index, self._input_fingerprint, tuple(self._files), seconds, dict(self._extra)
         )
-        self._folder.write(record.path, json_bytes(record.to_json()))
+        # Intermediate results are checked before a later run uses them: they need not outlast a power failure.
+        lasting = any(file.folder != SCRATCH_FOLDER for file in self._files)
+        self._folder.write(record.path, json_bytes(record.to_json()), lasting=lasting)
         self.record = record
         return record
 
     def _write(self, path: str, content: Content, rows: int | None) -> PartFile:
-        written = self._folder.write(path, content)
+        written = self._folder.write(path, content, lasting=not path.startswith(f"{SCRATCH_FOLDER}/"))
         rows = written.rows if rows is None else rows
         if rows is None:
             raise ValueError(f"{path}: give the number of rows, or return it from the function that writes them")
