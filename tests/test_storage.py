@@ -1,4 +1,5 @@
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -28,6 +29,7 @@ def test_a_part_and_its_record(run_folder):
     # The hashes are those that sha256sum prints.
     seconds = record.pop("seconds")
     assert 0 <= seconds < 60
+    assert re.fullmatch("[0-9a-f]{32}", record.pop("checksum"))
     assert record == {
         "stage": "ingest",
         "index": 7,
@@ -58,6 +60,19 @@ def test_records_survive_json():
     record = PartRecord("embed", 3, "abc", (), 0.25, {"b": [1, 2], "a": {"c": None}})
     assert PartRecord.from_json(json.loads(json.dumps(record.to_json()))) == record
     assert list(record.to_json()) == ["stage", "index", "input", "files", "seconds", "a", "b"]
+
+
+def test_a_record_that_was_altered_in_any_place_is_none(tmp_path):
+    folder = RunFolder(str(tmp_path))
+    record = write_part(folder, 3)
+    path = tmp_path / record.path
+    whole = path.read_bytes()
+    assert folder.record("embed", 3) == record
+    for place in range(len(whole) - 1):
+        altered = bytearray(whole)
+        altered[place] ^= 1
+        path.write_bytes(altered)
+        assert folder.record("embed", 3) is None
 
 
 def test_a_part_is_finished_when_its_record_names_the_expected_input(run_folder):
@@ -290,7 +305,7 @@ def test_thousands_of_records_are_read_quickly(tmp_path):
     (tmp_path / "data").mkdir()
     for index in range(3000):
         record = PartRecord("embed", index, f"input {index}", (), 0.1)
-        (tmp_path / record.path).write_text(json.dumps(record.to_json()))
+        (tmp_path / record.path).write_bytes(record.to_bytes())
     started = time.perf_counter()
     assert len(folder.finished("embed", {index: f"input {index}" for index in range(3000)})) == 3000
     assert time.perf_counter() - started < 10

@@ -1,5 +1,6 @@
 """What a finished part leaves behind: a record of its files, written after them."""
 
+import hashlib
 import json
 import re
 import time
@@ -20,7 +21,7 @@ PART_NAME = re.compile(r"part-(?P<index>\d{5,})(?P<tag>-[a-z]+)?\.parquet")
 RECORD_NAME = re.compile(r"(?P<stage>[a-z]+)-(?P<index>\d{5,})\.json")
 SCRATCH_NAME = re.compile(r"(?P<record>[a-z]+-\d{5,})-[a-z]+\.npz")
 
-_RECORD_KEYS = ("stage", "index", "input", "files", "seconds")
+_RECORD_KEYS = ("stage", "index", "input", "files", "seconds", "checksum")
 
 
 @dataclass(frozen=True)
@@ -106,6 +107,19 @@ class PartRecord:
             extra={key: value for key, value in values.items() if key not in _RECORD_KEYS},
         )
 
+    def to_bytes(self) -> bytes:
+        """Render as the content of a file: JSON with a checksum, which tells a record that was altered."""
+        values = self.to_json()
+        return json_bytes({**values, "checksum": _checksum(values)})
+
+    @classmethod
+    def from_bytes(cls, content: bytes) -> "PartRecord":
+        """Read back what `to_bytes` wrote; ValueError, KeyError or TypeError where it is something else or altered."""
+        values = json.loads(content)
+        if not isinstance(values, dict) or values.pop("checksum", None) != _checksum(values):
+            raise ValueError("the checksum is not that of the record")
+        return cls.from_json(values)
+
 
 class PartRecorder:
     """Writes the files of one part and keeps account of them; see `wegl_dask.storage.RunFolder.recording`.
@@ -180,7 +194,7 @@ class PartRecorder:
         )
         # Intermediate results are checked before a later run uses them: they need not outlast a power failure.
         lasting = any(file.folder != SCRATCH_FOLDER for file in self._files)
-        self._folder.write(record.path, json_bytes(record.to_json()), lasting=lasting)
+        self._folder.write(record.path, record.to_bytes(), lasting=lasting)
         self.record = record
         return record
 
@@ -214,6 +228,10 @@ def part_index(name: str) -> int | None:
     """Shard index that the name of a part file holds; None for any other name."""
     match = PART_NAME.fullmatch(name)
     return int(match["index"]) if match else None
+
+
+def _checksum(values: Mapping[str, Any]) -> str:
+    return hashlib.blake2b(json_bytes(values), digest_size=16).hexdigest()
 
 
 def json_bytes(values: Mapping[str, Any], *, indent: int | None = None) -> bytes:

@@ -255,12 +255,18 @@ def summarize_shard(file: ShardFile) -> ShardSummary:
     with _reading(file) as (name, parquet):
         schema, labels, extra = _check_schema(parquet.schema_arrow, name)
         table = parquet.read(columns=["num_nodes", "split"], use_threads=False)
+        rows = _row_group_rows(parquet)
+        if table.num_rows != sum(rows):
+            raise SourceError(
+                f"{name} is damaged: its footer tells of {sum(rows)} rows, and there are {table.num_rows}; restore it or "
+                "make it again"
+            )
         return ShardSummary(
             schema=schema,
             labels=labels,
             extra_columns=extra,
             node_counts=_node_counts(table, name),
-            row_group_rows=_row_group_rows(parquet),
+            row_group_rows=rows,
             row_group_edges=_row_group_edges(parquet),
             has_split=table.column("split").null_count < table.num_rows,
             numbering=_numbering(parquet.schema_arrow, name),
@@ -442,7 +448,8 @@ def _reading(file: ShardFile) -> Iterator[tuple[str, pq.ParquetFile]]:
         raise SourceError(f"there is no graph shard {name}") from error
     # A damaged footer holds names that are no text.
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-        raise SourceError(f"cannot read the graph shard {name}: {error}; restore it or make it again") from error
+        what = " ".join(str(error).split())
+        raise SourceError(f"cannot read the graph shard {name}: {what}; restore it or make it again") from error
 
 
 @contextmanager

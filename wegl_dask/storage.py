@@ -187,7 +187,7 @@ class RunFolder(Folder):
         if content is None:
             return None
         try:
-            record = PartRecord.from_json(json.loads(content))
+            record = PartRecord.from_bytes(content)
             is_in_place = record.path == path
         except (ValueError, KeyError, TypeError):
             return None
