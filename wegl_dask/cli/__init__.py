@@ -49,7 +49,8 @@ def _report(ctx: click.Context, message: str, exit_code: int, *, before: str = "
         with json_lines(sys.stderr):
             log_event("failed", message, level=logging.ERROR, exit_code=exit_code)
     else:
-        click.echo(f"{before}wegl-dask: {message}", err=True)
+        # What is quoted of the input or of a library may have line ends in it.
+        click.echo(f"{before}wegl-dask: {' '.join(message.splitlines())}", err=True)
     ctx.exit(exit_code)
 
 

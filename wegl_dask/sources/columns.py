@@ -205,4 +205,10 @@ def build_shard(
 
 def missing_column(where: str, key: str, name: str, there: Iterable[str]) -> SourceError:
     """Make the error for a column that a key of the job file names and the input does not have."""
-    return SourceError(f"{where} has no column {name!r}, which {key} names; it has {', '.join(there) or 'none'}")
+    return SourceError(f"{where} has no column {name!r}, which {key} names; it has {_listed([*there])}")
+
+
+def _listed(names: Sequence[str], shown: int = 20) -> str:
+    """List names on one line, whatever is in them."""
+    more = f" and {len(names) - shown} more" if len(names) > shown else ""
+    return ", ".join(name if name.isprintable() else repr(name) for name in names[:shown]) + more or "none"
