@@ -355,7 +355,7 @@ class Harness:
             code, message, last = self.run(out, scheduler, events, happened)
             if code == 0:
                 break
-            if not is_expected(code, message, last, begun=(out / "job.toml").exists()):
+            if not is_expected(code, message, last):
                 problems.append({"exit": code, "after": last, "message": message[-2000:]})
             if n_runs > 20:
                 raise SystemExit(f"round {number} does not come to an end: {problems}")
@@ -432,13 +432,13 @@ class Harness:
             self.scheduler.close()
 
 
-def is_expected(code, message, last, *, begun):
+def is_expected(code, message, last):
     """Whether a command that did not come to its end says so as it should; `last` is what happened to it last."""
     if last in {"worker", "workers"}:
         # Workers that die while they start end the command, before it has looked at its folder.
         return code == 1 and message.splitlines()[-1:] and "workers could not be started" in message.splitlines()[-1]
-    if last == "terminate" and not begun and code == -signal.SIGTERM:
-        # Python was still starting. A shell reports it as 143 too.
+    if last == "terminate" and not message and code == -signal.SIGTERM:
+        # Python was still starting, and nothing had been said. A shell reports it as 143 too.
         return True
     return code == ENDED_BY_US.get(last) and (last == "client" or "run the same" in message)
 
