@@ -138,6 +138,17 @@ def test_damaged_parquet_is_named(run_folder):
         run_folder.parquet_footer("cut")
 
 
+def test_a_footer_with_names_that_are_no_text_is_damaged_parquet(run_folder):
+    buffer = io.BytesIO()
+    pq.write_table(pa.table({"smiles": ["C"]}), buffer, store_schema=False)
+    run_folder.write("odd", buffer.getvalue().replace(b"smiles", b"smi\xedes"))
+    with (
+        pytest.raises(WeglError, match=r"/odd is not a whole Parquet file \(.*can't decode byte 0xed"),
+        run_folder.parquet("odd") as file,
+    ):
+        file.read()
+
+
 def test_plain_paths_are_taken_as_they_are(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.chdir(tmp_path)

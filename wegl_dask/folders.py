@@ -282,7 +282,8 @@ class Folder:
             yield
         except WeglError:
             raise
-        except (pa.ArrowException, OSError) as error:
+        # A damaged footer holds names that are no text.
+        except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
             # Arrow reports damage as an OSError too; one from the system has a number.
             if getattr(error, "errno", None) is not None:
                 raise StorageError(f"cannot read {self.location(name)}: {_reason(error)}") from error

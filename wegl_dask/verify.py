@@ -211,7 +211,7 @@ class _PartCheck:
                     yield problem
                 elif self._deep and file.folder != "graphs":
                     yield from self._rows(file, parquet)
-        except (pa.ArrowException, OSError) as error:
+        except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
             yield Problem(file.path, f"not a Parquet file: {str(error).splitlines()[0]}")
 
     def _columns(self, file: PartFile, schema: pa.Schema) -> Problem | None:

@@ -274,6 +274,15 @@ def test_a_text_where_a_number_is_needed_rejects_the_graph(folder, read_source):
     assert found.graphs.n_graphs == 0
 
 
+def test_graphml_keys_without_a_type_are_texts(folder, read_source):
+    """networkx warns of them, and warnings are errors here."""
+    text = GRAPHML.format(default="undirected").replace(' attr.type="string"', "").replace(' attr.type="double"', "")
+    (folder / "a.graphml").write_text(text)
+    assert not read_source(table(folder, node_labels=["atom"])).rejected
+    found = read_source(table(folder, edge_attributes=["length"]))
+    assert reasons(found) == {"a": "the edge from 'n0' to 'n1': the attribute 'length' is '1.5'; a number is needed"}
+
+
 def test_a_label_of_no_use_rejects_the_graph(folder, read_source):
     (folder / "d.json").write_text(json.dumps(NODE_LINK | {"graph": {"toxic": {"yes": 1}}}))
     found = read_source(table(folder, label="toxic"))

@@ -151,6 +151,17 @@ def test_a_damaged_row_group_is_one_error_that_names_the_file(read, path):
         read()
 
 
+def test_a_footer_that_names_a_column_by_bytes_that_are_no_text_is_one_error(read, path):
+    """The names in the schema and those in the row groups are stored one by one."""
+    pq.write_table(pa.table({"smiles": ["C"] * 10}), path, store_schema=False)
+    data = Path(path).read_bytes()
+    place = data.rindex(b"smiles")
+    assert data.count(b"smiles") == 2
+    Path(path).write_bytes(data[:place] + b"smi\xedes" + data[place + 6 :])
+    with pytest.raises(SourceError, match=r"a\.parquet cannot be read as Parquet: .*can't decode byte 0xed"):
+        read()
+
+
 @pytest.mark.parametrize("changed", [{"smiles": ["C"] * 10}, {"smiles": ["C"] * 99 + ["O"]}, {"other": ["C"] * 100}])
 def test_a_file_that_has_changed_since_the_scan_is_one_error(path, changed):
     source = SmilesSource(SmilesTable(kind="smiles", path=path), "auto")

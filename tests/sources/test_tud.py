@@ -398,6 +398,9 @@ def test_line_ends_and_empty_lines_at_the_end_do_not_matter(tmp_path, line_end, 
         ("graph_labels", "1\nyes\n2\n", r"line 2 of .*graph_labels\.txt is 'yes'"),
         ("graph_attributes", "1\n2\n", r"graph_labels\.txt has 3 lines and .*graph_attributes\.txt has 2 lines"),
         ("graph_labels", "1\r2\r1\r", r"graph_labels\.txt"),
+        ("graph_labels", "", r"graph_labels\.txt is empty; it must have a line for every graph"),
+        ("graph_labels", "\n\r\n", r"graph_labels\.txt is empty; it must have a line for every graph"),
+        ("graph_attributes", "", r"graph_attributes\.txt is empty; it must have a line for every graph"),
     ],
 )
 @pytest.mark.usefixtures("tiny_blocks")

@@ -3,6 +3,7 @@
 import importlib
 import io
 import json
+import warnings
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
@@ -60,7 +61,10 @@ def parse_graph(name: str, content: bytes) -> Any:
         raise UnusableGraphError(f"the ending of the file is none of {', '.join(formats)}")
     words, parse = formats[ending_of(name)]
     try:
-        graph, n_declared = parse(networkx, content)
+        with warnings.catch_warnings():
+            # What networkx takes for granted is checked when the attributes are read.
+            warnings.simplefilter("ignore", UserWarning)
+            graph, n_declared = parse(networkx, content)
     # What is not in the format makes networkx's readers fail in any of these ways.
     except (
         *(networkx.NetworkXException, ET.ParseError, RecursionError),

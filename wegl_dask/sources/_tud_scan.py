@@ -206,6 +206,12 @@ class _Scan:
             for _, values in self._blocks(kind):
                 if kind == "graph_labels":
                     self.classes = np.union1d(self.classes, values)
+        for kind in LABEL_FILES:
+            if kind in self.indexes and not self.indexes[kind].n_lines:
+                raise SourceError(
+                    f"{self._describe(kind)} is empty; it must have a line for every graph: restore it, or remove it to go "
+                    "without these labels"
+                )
         self._check_lines(LABEL_FILES, "graph")
         self.n_graphs = max((index.n_lines for index in self.indexes.values()), default=0)
 

@@ -53,7 +53,8 @@ class ParquetTable:
                 visit(self._rows(file, groups, columns, first_row=0))
             units = []
             for groups, first_row, n_rows in _gathered(file.metadata, rows_per_cut):
-                hashed = _fingerprint(file.metadata, stream, groups, columns)
+                with self._explained():
+                    hashed = _fingerprint(file.metadata, stream, groups, columns)
                 where = {"groups": [groups.start, groups.stop], "group_row": first_row, "hash": hashed}
                 n_cuts = max(1, round(n_rows / rows_per_cut)) if len(groups) == 1 else 1
                 edges = [first_row + n_rows * i // n_cuts for i in range(n_cuts + 1)]
@@ -117,7 +118,8 @@ class ParquetTable:
     def _explained(self) -> Iterator[None]:
         try:
             yield
-        except (pa.ArrowException, OSError) as error:
+        # A damaged footer holds names that are no text.
+        except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
             what = str(error).splitlines()[0]
             raise SourceError(
                 f"{self.name} cannot be read as Parquet: {what}; check the file or make it again"
