@@ -157,6 +157,13 @@ def test_what_is_no_run_is_refused(tmp_path):
         write_report(RunFolder(str(tmp_path)))
 
 
+def test_a_run_without_records_is_refused(make_problem, write_problem):
+    folder = write_problem(make_problem("binary"))
+    folder.remove("records/embed-00000.json")
+    with pytest.raises(WeglError, match="no whole record of its embeddings"):
+        write_report(folder)
+
+
 # Training
 
 

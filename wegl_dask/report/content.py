@@ -148,6 +148,7 @@ def read_content(folder: RunFolder) -> ReportContent:
     """
     job_toml = folder.job_toml()
     rows = RunRows.open(folder.url, folder.storage_options)
+    current = data_fingerprint(folder)
     records = folder.records()
     reasons: Counter[str] = Counter()
     solved: Counter[str] = Counter()
@@ -171,7 +172,7 @@ def read_content(folder: RunFolder) -> ReportContent:
         variance=_variance(folder, rows),
         points=_points(folder, rows),
         graph_map=_graph_map(rows),
-        trained=_trained(folder),
+        trained=_trained(folder, current),
     )
 
 
@@ -243,9 +244,9 @@ def _leading_components(centred: FloatMatrix) -> tuple[FloatMatrix, FloatMatrix,
     return left, singular, right
 
 
-def _trained(folder: RunFolder) -> list[TrainedModel]:
+def _trained(folder: RunFolder, current: str) -> list[TrainedModel]:
+    """Read the models that were trained on the run, whose embeddings have the fingerprint `current` now."""
     found = read_results(folder)
-    current = data_fingerprint(folder) if found else ""
     models = []
     for metrics in found:
         name = f"{training_folder(metrics['model'])}/{PREDICTIONS_FILE}"

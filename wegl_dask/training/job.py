@@ -10,7 +10,7 @@ from wegl_dask.training.metrics import choose_metric
 from wegl_dask.training.models import make_learner
 from wegl_dask.training.problem import Problem
 from wegl_dask.training.protocols import default_protocol, evaluate_cv, evaluate_split
-from wegl_dask.training.results import Trained
+from wegl_dask.training.results import Trained, data_fingerprint
 from wegl_dask.training.spreading import open_workers
 
 COLUMNS = ("graph_id", "label", "split")
@@ -40,6 +40,7 @@ def train(run: RunFolder, table: TrainTable, cluster: ClusterTable, *, seed: int
         If the run cannot be read, or its labels do not go with the model, protocol or metric.
     """
     started = time.perf_counter()
+    data = data_fingerprint(run)
     problem = Problem.of(read_embeddings(run.url, COLUMNS, storage_options=run.storage_options))
     protocol = table.protocol or default_protocol(problem)
     metric = choose_metric(problem.kind, protocol, table.metric)
@@ -58,6 +59,7 @@ def train(run: RunFolder, table: TrainTable, cluster: ClusterTable, *, seed: int
         outcome=outcome,
         seed=seed,
         threshold=learner.threshold,
+        data=data,
         seconds=time.perf_counter() - started,
     )
     return trained.write(run)

@@ -50,6 +50,8 @@ class Trained:
         The first.
     threshold : float
         Score above which class 1 is predicted.
+    data : str
+        What `data_fingerprint` found before the training.
     seconds : float
     """
 
@@ -60,9 +62,10 @@ class Trained:
     outcome: Outcome
     seed: int
     threshold: float
+    data: str
     seconds: float
 
-    def to_json(self, run: RunFolder) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         """Render what is kept in metrics.json."""
         outcome = self.outcome
         scored = [] if len(outcome.candidates) == 1 else outcome.candidate_scores.tolist()
@@ -94,7 +97,7 @@ class Trained:
             "date": datetime.now(UTC).isoformat(timespec="seconds"),
             "versions": {"wegl-dask": __version__}
             | {package: version(package) for package in ("numpy", "scikit-learn", "skops")},
-            "data": data_fingerprint(run),
+            "data": self.data,
         }
 
     def predictions(self) -> pa.Table:
@@ -127,7 +130,7 @@ class Trained:
         run.remove(f"{folder}/{METRICS_FILE}")
         run.write(f"{folder}/{PREDICTIONS_FILE}", lambda file: pq.write_table(table, file, compression="zstd"))
         run.write(f"{folder}/{MODEL_FILE}", encode_estimators(estimators))
-        metrics = self.to_json(run)
+        metrics = self.to_json()
         run.write(f"{folder}/{METRICS_FILE}", json_bytes(metrics, indent=1))
         return metrics
 
@@ -146,8 +149,16 @@ def summarise(values: Sequence[float]) -> dict[str, Any]:
 
 
 def data_fingerprint(run: RunFolder) -> str:
-    """Hash the embeddings of a run: the SHA-256 of its parts, in order."""
+    """Hash the embeddings of a run: the SHA-256 of its parts, in order.
+
+    Raises
+    ------
+    WeglError
+        If no part has a record.
+    """
     parts = [file.sha256 for record in run.records("embed") for file in record.files if file.folder == "data"]
+    if not parts:
+        raise WeglError(f"{run.location()} has no whole record of its embeddings: run the job again")
     return fingerprint(*parts)
 
 
