@@ -177,9 +177,9 @@ def test_a_missing_client_library_is_named(monkeypatch):
         raise ImportError("Please install s3fs to access S3")
 
     monkeypatch.setattr(fsspec.core, "url_to_fs", missing)
-    with pytest.raises(MissingDependencyError, match=r"pip install 'wegl-dask\[cluster\]'"):
+    with pytest.raises(MissingDependencyError, match=r"pip install 'wegl-dask\[s3\]'"):
         Folder("s3://bucket").listing()
-    with pytest.raises(MissingDependencyError, match="Please install"):
+    with pytest.raises(MissingDependencyError, match=r"pip install 'wegl-dask\[gs\]'"):
         Folder("gs://bucket").listing()
 
 

@@ -22,7 +22,8 @@ import fsspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from wegl_dask.errors import JobFileError, MissingDependencyError, WeglError
+from wegl_dask.errors import JobFileError, WeglError
+from wegl_dask.stores import missing_package, refuse_secrets
 
 Content = bytes | Callable[[BinaryIO], int | None]
 """What a file is made of: its bytes, or a function that writes them to a binary file and may return a number of rows."""
@@ -70,6 +71,8 @@ class Folder:
     def __post_init__(self) -> None:
         local = re.sub(r"^(file|local)://", "", self.url)
         remote = re.match(r"[a-z][a-z0-9+.:-]*://", local, flags=re.IGNORECASE)
+        if remote:
+            refuse_secrets(self.url, "the folder")
         url = self.url.rstrip("/") if remote else str(Path(local).expanduser().absolute())
         object.__setattr__(self, "url", url)
 
@@ -238,9 +241,7 @@ class Folder:
         try:
             store, root = fsspec.core.url_to_fs(self.url, **self._client_options())
         except ImportError as error:
-            if self._is_on_s3:
-                raise MissingDependencyError.for_extra("s3fs", "cluster") from error
-            raise MissingDependencyError(f"{self.url} cannot be reached: {error}") from error
+            raise missing_package(self.url, error) from error
         except ValueError as error:
             raise JobFileError(
                 f"{self.url} is no place to read or write: {error}. Give a path, or a URL that fsspec understands"

@@ -1,7 +1,9 @@
 """Keys of a job file that cannot go together, whatever the data."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
+
+from wegl_dask.stores import secret_in, secret_refusal
 
 if TYPE_CHECKING:
     from wegl_dask.spec import JobSpec
@@ -31,6 +33,7 @@ def contradictions(spec: "JobSpec") -> Iterator[str]:
     spec : JobSpec
         Each of its keys is allowed by itself.
     """
+    yield from _secrets(spec.model_dump())
     yield from _repeated_names(spec)
     yield from _source(spec)
     yield from _labels(spec)
@@ -39,6 +42,16 @@ def contradictions(spec: "JobSpec") -> Iterator[str]:
     yield from _fit(spec)
     yield from _model(spec)
     yield from _cluster(spec)
+
+
+def _secrets(table: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+    for key, value in table.items():
+        if isinstance(value, Mapping):
+            yield from _secrets(value, f"{prefix}{key}.")
+        for url in [value] if isinstance(value, str) else value if isinstance(value, list) else []:
+            found = secret_in(str(url))
+            if found is not None:
+                yield secret_refusal(found, f"{prefix}{key}")
 
 
 def _repeated_names(spec: "JobSpec") -> Iterator[str]:

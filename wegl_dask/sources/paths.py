@@ -9,7 +9,8 @@ from typing import Any
 
 import fsspec
 
-from wegl_dask.errors import MissingDependencyError, SourceError, WeglError
+from wegl_dask.errors import SourceError, WeglError
+from wegl_dask.stores import missing_package
 
 COMPRESSIONS = (".gz", ".bz2", ".xz", ".zst")
 """Endings of compressed files that `wegl_dask.sources.streams` reads."""
@@ -107,9 +108,7 @@ def filesystem_of(url: str) -> tuple[Any, str]:
     try:
         filesystem, path = fsspec.core.url_to_fs(url)
     except ImportError as error:
-        if url.startswith(("s3://", "s3a://")):
-            raise MissingDependencyError.for_extra("s3fs", "cluster") from error
-        raise MissingDependencyError(f"{url} cannot be reached: {error}") from error
+        raise missing_package(url, error) from error
     except ValueError as error:
         raise SourceError(f"{url} is not a path or URL that can be read: {error}; correct source.path") from error
     return filesystem, path
