@@ -1,8 +1,8 @@
-"""The command that computes the paper's tables anew: reproduce."""
+"""The commands that compute the paper's tables and figures anew: reproduce NAME."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib.metadata import version
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import click
 
@@ -11,20 +11,37 @@ from wegl_dask.cli.stopping import stopped_by_signals
 from wegl_dask.errors import JobFileError
 
 Name = TypeVar("Name", bound=str)
+Command = TypeVar("Command", bound=Callable[..., Any])
 
 
-@click.command(short_help="Compute a table of the paper anew.")
-@click.argument("name", type=click.Choice(["tud"]))
-@click.option("--data", required=True, help="Folder of the data sets, as source.root.")
-@click.option("--output", "-o", required=True, help="Folder for embeddings, steps and the table.")
+@click.group(short_help="Compute a table or figure of the paper anew.")
+def reproduce() -> None:
+    """Compute a table or figure of the paper anew, and write it beside the paper's: NAME.md and NAME.png.
+
+    What was computed is kept, step by step: a command that was stopped goes on when it is run again.
+    """
+
+
+def _data_option(help_text: str) -> Callable[[Command], Command]:
+    return click.option("--data", required=True, help=help_text)
+
+
+_output_option = click.option("--output", "-o", required=True, help="Folder for embeddings, steps and the table.")
+_workers_option = click.option(
+    "--workers", type=click.IntRange(min=1), help="Processes on this machine; one a core if not given."
+)
+
+
+@reproduce.command(short_help="Tables 2 and 3: the data sets of the TU collection.")
+@_data_option("Folder of the data sets, as source.root.")
+@_output_option
 @click.option("--only", help="Data sets, such as MUTAG,PTC_MR; all if not given.")
 @click.option("--poolings", help="Of concat,average,final; all if not given.")
 @click.option("--layers", help="Numbers of layers, such as 3,4; 3 to 8 if not given.")
 @click.option("--models", help="Of svm-linear,svm-rbf,gradient-boosting,mlp,random-forest; all if not given.")
 @click.option("--nested/--no-nested", default=True, help="Compute the honest number too, six times the work.")
-@click.option("--workers", type=click.IntRange(min=1), help="Processes on this machine; one a core if not given.")
-def reproduce(
-    name: str,
+@_workers_option
+def tud(
     data: str,
     output: str,
     *,
@@ -35,10 +52,7 @@ def reproduce(
     nested: bool,
     workers: int | None,
 ) -> None:
-    r"""Compute a table of the paper anew, and write it beside the paper's: NAME.md and NAME.png.
-
-    tud: tables 2 and 3, the data sets of the TU collection. What was computed is kept, step by step; a command that was
-    stopped goes on when it is run again.
+    r"""Compute tables 2 and 3 anew: five classifiers on three kinds of node embeddings, by ten-fold cross-validation.
 
     \b
     Example:
@@ -47,7 +61,7 @@ def reproduce(
     # Dask and scikit-learn are slow to import.
     from wegl_dask.cluster import open_client  # noqa: PLC0415
     from wegl_dask.folders import Folder  # noqa: PLC0415
-    from wegl_dask.reproduce import tud  # noqa: PLC0415
+    from wegl_dask.reproduce import tud as job  # noqa: PLC0415
     from wegl_dask.reproduce.embedding import DataSet  # noqa: PLC0415
     from wegl_dask.reproduce.ledger import Ledger  # noqa: PLC0415
     from wegl_dask.reproduce.plots import tud_plot  # noqa: PLC0415
@@ -55,11 +69,11 @@ def reproduce(
     from wegl_dask.spec import ClusterTable  # noqa: PLC0415
     from wegl_dask.training.spreading import open_workers  # noqa: PLC0415
 
-    plan = tud.Plan(
-        data_sets=_chosen("--only", only, tud.DATA_SETS),
-        poolings=_chosen("--poolings", poolings, tud.POOLINGS),
-        layers=[int(layer) for layer in _chosen("--layers", layers, [str(layer) for layer in tud.LAYERS])],
-        models=_chosen("--models", models, list(tud.METHODS)),
+    plan = job.Plan(
+        data_sets=_chosen("--only", only, job.DATA_SETS),
+        poolings=_chosen("--poolings", poolings, job.POOLINGS),
+        layers=[int(layer) for layer in _chosen("--layers", layers, [str(layer) for layer in job.LAYERS])],
+        models=_chosen("--models", models, list(job.METHODS)),
         nested=nested,
     )
     folder = Folder(output)
@@ -72,11 +86,11 @@ def reproduce(
             )
             for each in plan.data_sets
         }
-        cells = tud.compute_cells(plan, data_sets, Ledger(folder), spread)
+        cells = job.compute_cells(plan, data_sets, Ledger(folder), spread)
     versions = {package: version(package) for package in ("numpy", "scikit-learn")}
-    folder.write(f"{name}.md", tud_table(cells, plan, versions).encode())
-    folder.write(f"{name}.png", tud_plot(cells))
-    click.echo(f"wrote {folder.location(name)}.md and {name}.png")
+    folder.write("tud.md", tud_table(cells, plan, versions).encode())
+    folder.write("tud.png", tud_plot(cells))
+    click.echo(f"wrote {folder.location('tud')}.md and tud.png")
 
 
 def _chosen(option: str, text: str | None, known: Sequence[Name]) -> list[Name]:
