@@ -385,6 +385,10 @@ def test_all_that_is_wrong_is_said_on_one_line():
             job(reference={"points": 11, "max_nodes": 10}),
             "reference.points = 11 cannot be found among reference.max_nodes = 10 node embeddings: raise the latter",
         ),
+        (
+            job(reference={"kind": "origin", "points": 2}),
+            'reference.kind = "origin" is one point, and reference.points = 2: leave out the latter',
+        ),
     ],
 )
 def test_keys_that_cannot_go_together_are_refused(values, message):

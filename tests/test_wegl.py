@@ -296,6 +296,24 @@ def test_references_of_every_kind_are_distinct_points_in_order(kind, mutag):
     assert wegl.transform(mutag.batch).shape == (188, 42)
 
 
+@pytest.mark.parametrize("solver", ["exact", "sinkhorn"])
+def test_with_the_origin_as_reference_the_vector_is_the_average_of_the_points(solver, mutag, tmp_path):
+    wegl = WEGL(reference="origin", n_components=5, virtual_node=True, solver=solver).fit(mutag.batch)
+    vectors, costs = wegl.transform(mutag.batch, return_cost=True)
+    points, offsets = wegl.model_.points.evaluate(mutag.batch)
+    graphs = np.split(points, offsets[1:-1])
+    assert wegl.reference_.tolist() == [[0.0] * 5]
+    np.testing.assert_allclose(vectors, [graph.mean(axis=0) for graph in graphs], atol=1e-5)
+    np.testing.assert_allclose(costs, [np.square(graph).sum(axis=1).mean() for graph in graphs], rtol=1e-4)
+    wegl.save(tmp_path / "model")
+    np.testing.assert_array_equal(WEGL.load(tmp_path / "model").transform(mutag.batch), vectors)
+
+
+def test_the_origin_is_one_point(mutag):
+    with pytest.raises(ValueError, match='reference = "origin" is one point, and n_points = 3'):
+        WEGL(reference="origin", n_points=3).fit(mutag.batch)
+
+
 def test_a_reference_can_be_given(mutag):
     given = np.random.default_rng(0).standard_normal((4, 7))
     wegl = WEGL(reference=given).fit(mutag.batch)

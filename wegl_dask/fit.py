@@ -128,7 +128,7 @@ def prepare_fit(spec: JobSpec, census: ShardCensus) -> Fit:
         spec=chosen,
         census=census,
         settings=settings,
-        n_points=spec.reference.points or n_nodes // n_graphs,
+        n_points=1 if spec.reference.kind == "origin" else spec.reference.points or n_nodes // n_graphs,
         dimension=spec.projection.components or width,
         n_graphs=n_graphs,
         n_nodes=n_nodes,
@@ -150,13 +150,12 @@ def memory_needed(fit: Fit) -> dict[str, Terms]:
     shards = {shard: record.extra for shard, record in fit.census.records.items()}
     largest = Extent.of_shards(shards, virtual_node=fit.settings.virtual_node)
     n_blocks = len(nodes.features.blocks)
-    sample = largest_sample(fit.n_nodes, spec.reference.max_nodes, dimension=fit.dimension, n_points=fit.n_points)
     return {
         "moments": moments_terms(largest, n_blocks, width, scatter=scatter),
         "merge": scatter_terms(width, scatter=scatter),
         "projection": scatter_terms(width, scatter=scatter),
         "sample": sample_terms(largest, n_blocks, fit.dimension),
-        "reference": reference_terms(sample, fit.dimension, spec.reference.kind),
+        "reference": reference_terms(_sample_size(fit), fit.dimension, spec.reference.kind),
         "embed": embed_terms(
             largest,
             n_blocks,
@@ -270,15 +269,20 @@ def _merge(run: Run, records: list[PartRecord]) -> str:
         first_index += len(records)
 
 
+def _sample_size(fit: Fit) -> int:
+    """Say how many points the reference is computed from, at most."""
+    reference = fit.spec.reference
+    if reference.kind == "origin":
+        return 0
+    return largest_sample(fit.n_nodes, reference.max_nodes, dimension=fit.dimension, n_points=fit.n_points)
+
+
 def _sample(run: Run, fit: Fit, projection_path: str) -> None:
     """Draw nodes (or, for a barycenter, whole graphs) from all shards in proportion to what they hold."""
+    if fit.spec.reference.kind == "origin":
+        return
     by_graph = fit.spec.reference.kind == "barycenter"
-    if by_graph:
-        wanted = min(fit.n_graphs, fit.spec.reference.graphs)
-    else:
-        wanted = largest_sample(
-            fit.n_nodes, fit.spec.reference.max_nodes, dimension=fit.dimension, n_points=fit.n_points
-        )
+    wanted = min(fit.n_graphs, fit.spec.reference.graphs) if by_graph else _sample_size(fit)
     held = np.array([fit.counts(shard)[0 if by_graph else 1] for shard in fit.census.records])
     draw = fit_tasks.sample_graphs if by_graph else fit_tasks.sample_nodes
     run.complete(

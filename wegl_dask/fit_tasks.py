@@ -18,7 +18,7 @@ from wegl_dask.graphs import GraphBatch
 from wegl_dask.points import NodeSettings, PointEmbedding
 from wegl_dask.projection import Moments, Projection
 from wegl_dask.records import PartRecord
-from wegl_dask.reference import kmeans_reference, mini_batches, reference_from_samples
+from wegl_dask.reference import kmeans_reference, mini_batches, origin_reference, reference_from_samples
 from wegl_dask.saved_model import Model, Origin
 from wegl_dask.shards import Shard
 from wegl_dask.sources.base import fingerprint
@@ -217,6 +217,8 @@ def write_model(
 def _reference(
     folder: RunFolder, table: ReferenceTable, task: FitTask, projection: Projection, *, n_points: int, seed: int
 ) -> np.ndarray:
+    if table.kind == "origin":
+        return origin_reference(projection.dimension)
     step = projection.rounding_step
     samples = _samples(folder, task)
     if table.kind == "kmeans":

@@ -165,6 +165,8 @@ def _fit(spec: "JobSpec") -> Iterator[str]:
                 f"projection.components = {components}, and the node embeddings have {width} columns "
                 f"(nodes.atom_embedding_width): set it to {width} at most"
             )
+    if reference.kind == "origin" and reference.points not in {None, 1}:
+        yield f'reference.kind = "origin" is one point, and reference.points = {reference.points}: leave out the latter'
     if reference.kind in {"kmeans", "sample"} and (reference.points or 0) > reference.max_nodes:
         yield (
             f"reference.points = {reference.points} cannot be found among reference.max_nodes = "

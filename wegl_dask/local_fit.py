@@ -20,7 +20,12 @@ from wegl_dask.graph_collections import GraphCollection
 from wegl_dask.graphs import GraphBatch, IntArray
 from wegl_dask.points import NodeEmbedding, NodeSettings, PointEmbedding
 from wegl_dask.projection import Moments
-from wegl_dask.reference import ReferenceKind, kmeans_reference_in_memory, reference_from_samples
+from wegl_dask.reference import (
+    ReferenceKind,
+    kmeans_reference_in_memory,
+    origin_reference,
+    reference_from_samples,
+)
 from wegl_dask.transport import canonical_reference
 
 FloatMatrix = npt.NDArray[np.float64]
@@ -41,7 +46,7 @@ class ReferenceSettings:
 
     Attributes
     ----------
-    kind : {"kmeans", "normal", "barycenter", "sample"}
+    kind : {"kmeans", "normal", "barycenter", "sample", "origin"}
     n_points : int or None
         Number N of reference points; None is the mean number of points a graph, rounded down.
     max_nodes, epochs, n_graphs, seed : int
@@ -108,7 +113,15 @@ def fit_reference(
     ------
     TooFewPointsError
         If there are fewer distinct points than the reference is to have.
+    ValueError
+        If the origin is to be more than one point.
     """
+    if settings.kind == "origin":
+        if settings.n_points not in {None, 1}:
+            raise ValueError(
+                f'reference = "origin" is one point, and n_points = {settings.n_points}; leave out n_points'
+            )
+        return origin_reference(embedding.dimension)
     held: IntArray = graphs.census.node_counts + embedding.nodes.virtual_node * graphs.census.graph_counts
     n_points = settings.n_points or int(held.sum()) // graphs.census.n_graphs
     step, seed = embedding.projection.rounding_step, settings.seed

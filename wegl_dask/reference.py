@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 FloatMatrix = npt.NDArray[np.float64]
 FloatVector = npt.NDArray[np.float64]
-ReferenceKind = Literal["kmeans", "normal", "barycenter", "sample"]
+ReferenceKind = Literal["kmeans", "normal", "barycenter", "sample", "origin"]
 
 BLOCK_ROWS = 16_384
 """Node embeddings in one mini-batch of k-means, where N is not so large that more are needed."""
@@ -183,6 +183,20 @@ def normal_reference(mean: FloatVector, variance: FloatVector, n_points: int, *,
     rng = np.random.default_rng(seed)
     draws = mean + np.sqrt(variance) * rng.standard_normal((n_points, len(mean)))
     return _require_distinct(canonical_reference(draws, step), n_points)
+
+
+def origin_reference(dimension: int) -> FloatMatrix:
+    """Take the origin as the only point, (1, dimension).
+
+    There is one plan to a single point, so that the embedding is the average of a graph's points, and the transport cost
+    their mean squared length.
+
+    Examples
+    --------
+    >>> origin_reference(3)
+    array([[0., 0., 0.]])
+    """
+    return np.zeros((1, dimension))
 
 
 def sample_reference(points: FloatMatrix, n_points: int, *, step: float, seed: int) -> FloatMatrix:

@@ -213,12 +213,15 @@ class ProjectionTable(Table):
 class ReferenceTable(Table):
     """The reference point set."""
 
-    kind: Literal["kmeans", "normal", "barycenter", "sample"] = Field(
+    kind: Literal["kmeans", "normal", "barycenter", "sample", "origin"] = Field(
         "kmeans",
-        description="k-means of the node embeddings, a normal distribution, a Wasserstein barycenter, or nodes.",
+        description="k-means of the node embeddings, a normal distribution, a Wasserstein barycenter, or nodes; or the "
+        "origin alone, which makes the embedding the average of the points: global average pooling.",
     )
     points: int | None = Field(
-        None, ge=1, description="Number of points N; the mean number of points a graph, rounded down, if not set."
+        None,
+        ge=1,
+        description="Number of points N; the mean number of points a graph, rounded down, if not set. The origin is one.",
     )
     max_nodes: int = Field(1_000_000, ge=1, description="Node embeddings that the reference is computed from, at most.")
     epochs: int = Field(5, ge=1, description="k-means: passes over the node embeddings.")

@@ -55,9 +55,10 @@ class WEGL(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  #
         vary in fewer directions. None leaves the PCA out.
     n_points : int or None, default None
         Number of reference points; None is the mean number of points a graph, rounded down.
-    reference : {"kmeans", "normal", "barycenter", "sample"} or array-like of shape (n_points, n_components), default "kmeans"
+    reference : {"kmeans", "normal", "barycenter", "sample", "origin"} or array-like, default "kmeans"
         The reference: k-means of the node embeddings, draws from a normal distribution, the free-support Wasserstein
-        barycenter of some graphs, some of the nodes, or points given in the coordinates after the projection.
+        barycenter of some graphs, some of the nodes, or points given in the coordinates after the projection, (n_points,
+        n_components). The origin alone makes the vector the average of a graph's points: global average pooling.
     solver : {"exact", "sinkhorn", "auto"}, default "exact"
         Linear program; entropic in the log domain; or entropic where a graph's number of points times `n_points` is
         above `auto_size`.
@@ -161,7 +162,7 @@ class WEGL(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  #
         "pooling": [StrOptions({"concat", "average", "final"})],
         "n_components": [Interval(Integral, 1, None, closed="left"), None],
         "n_points": [Interval(Integral, 1, None, closed="left"), None],
-        "reference": [StrOptions({"kmeans", "normal", "barycenter", "sample"}), "array-like"],
+        "reference": [StrOptions({"kmeans", "normal", "barycenter", "sample", "origin"}), "array-like"],
         "solver": [StrOptions({"exact", "sinkhorn", "auto"})],
         "virtual_node": ["boolean"],
         "random_state": ["random_state"],

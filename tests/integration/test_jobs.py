@@ -41,7 +41,7 @@ def finish_in_reverse(monkeypatch):
 # --- The same bytes ---
 
 
-@pytest.mark.parametrize("reference", ["kmeans", "normal", "barycenter", "sample"])
+@pytest.mark.parametrize("reference", ["kmeans", "normal", "barycenter", "sample", "origin"])
 def test_the_bytes_do_not_depend_on_the_workers_nor_on_the_order_in_which_tasks_finish(
     reference, run, mutag_job, one_worker, finish_in_reverse, contents
 ):
