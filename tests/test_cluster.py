@@ -1,0 +1,518 @@
+import logging
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import textwrap
+import threading
+import time
+import urllib.request
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+import pytest
+from distributed import LocalCluster
+from distributed.scheduler import KilledWorker
+
+from wegl_dask import cluster
+from wegl_dask.cluster import dashboard_link, open_client
+from wegl_dask.errors import JobFileError, WeglError
+from wegl_dask.spec import ClusterTable
+
+ROOT = Path(__file__).parents[1]
+
+ONE_THREAD = {
+    "OMP_NUM_THREADS": "1",
+    "OPENBLAS_NUM_THREADS": "1",
+    "MKL_NUM_THREADS": "1",
+    "NUMBA_NUM_THREADS": "1",
+}
+
+
+def local(**keys):
+    return ClusterTable(**({"workers": 1, "memory_limit": "600MB", "dashboard_address": None} | keys))
+
+
+def scheduler(address):
+    return ClusterTable(kind="scheduler", address=address)
+
+
+@pytest.fixture(scope="module")
+def two_workers():
+    """A client of two workers, which stand in for an existing cluster as well; tests leave them as they are."""
+    with open_client(local(workers=2)) as client:
+        yield client
+
+
+@pytest.fixture
+def impatient(monkeypatch):
+    monkeypatch.setattr(cluster, "CONNECT_SECONDS", 0.5)
+    monkeypatch.setattr(cluster, "ANSWER_SECONDS", 1)
+    monkeypatch.setattr(cluster, "WORKERS_SECONDS", 0.5)
+
+
+# --- Processes on this machine ---
+
+
+def test_a_local_cluster_is_processes_of_one_thread_on_the_loopback(two_workers):
+    workers = two_workers.scheduler_info(n_workers=-1)["workers"]
+    assert len(workers) == 2
+    assert [worker["nthreads"] for worker in workers.values()] == [1, 1]
+    assert all(address.startswith("tcp://127.0.0.1:") for address in [*workers, two_workers.scheduler.address])
+    pids = set(two_workers.run(os.getpid).values())
+    assert len(pids) == 2
+    assert os.getpid() not in pids
+
+
+@pytest.mark.usefixtures("two_workers")
+def test_nothing_listens_beyond_the_loopback():
+    processes = [psutil.Process(), *psutil.Process().children(recursive=True)]
+    listening = [c.laddr.ip for p in processes for c in p.net_connections("inet") if c.status == psutil.CONN_LISTEN]
+    assert set(listening) == {"127.0.0.1"}
+
+
+def test_workers_have_one_thread_for_numerical_libraries(two_workers):
+    def threads_after_import():
+        import numpy as np  # noqa: F401
+        from scipy.linalg import blas  # noqa: F401
+        from sklearn.utils._openmp_helpers import _openmp_effective_n_threads
+        from threadpoolctl import threadpool_info
+
+        pools = threadpool_info()
+        return {pool["num_threads"] for pool in pools} | {_openmp_effective_n_threads()}, len(pools)
+
+    for threads, n_pools in two_workers.run(threads_after_import).values():
+        assert n_pools >= 2
+        assert threads == {1}
+
+
+def test_workers_do_not_import_array_libraries_with_pot(two_workers):
+    def imported():
+        import sys
+
+        import ot  # noqa: F401
+
+        return [name for name in ("torch", "jax", "cupy", "tensorflow") if name in sys.modules]
+
+    assert list(two_workers.run(imported).values()) == [[], []]
+
+
+def test_a_worker_without_a_task_has_imported_neither_pandas_nor_pot(two_workers):
+    def imported():
+        import subprocess
+        import sys
+
+        code = "import sys, distributed.worker; print([n for n in ('pandas', 'ot', 'sklearn', 'bokeh') if n in sys.modules])"
+        return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+
+    assert set(two_workers.run(imported).values()) == {"[]\n"}
+
+
+def test_the_environment_overrides_the_users_and_survives_a_restart_of_a_worker(monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "7")
+    monkeypatch.delenv("NUMBA_NUM_THREADS", raising=False)
+    before = dict(os.environ)
+
+    def threads():
+        import os
+
+        return {name: value for name, value in os.environ.items() if name.endswith("_NUM_THREADS")}
+
+    with open_client(local()) as client:
+        assert list(client.run(threads).values()) == [ONE_THREAD]
+        [pid] = client.run(os.getpid).values()
+        os.kill(pid, signal.SIGKILL)
+        new_pid = client.submit(os.getpid, pure=False).result(timeout=30)
+        assert new_pid != pid
+        assert list(client.run(threads).values()) == [ONE_THREAD]
+    assert dict(os.environ) == before
+
+
+def test_memory_is_divided_evenly_and_a_tenth_is_left(monkeypatch):
+    monkeypatch.setattr(cluster, "MEMORY_LIMIT", 2_000_000_000)
+    with open_client(local(workers=2, memory_limit=None)) as client:
+        limits = [worker["memory_limit"] for worker in client.scheduler_info(n_workers=-1)["workers"].values()]
+    assert limits == [900_000_000, 900_000_000]
+
+
+def test_one_worker_a_usable_core_and_the_memory_of_the_table(monkeypatch):
+    monkeypatch.setattr(cluster, "CPU_COUNT", 1)
+    with open_client(local(workers=None, memory_limit="600MB")) as client:
+        [worker] = client.scheduler_info(n_workers=-1)["workers"].values()
+    assert worker["memory_limit"] == 600_000_000
+
+
+@pytest.mark.parametrize("limit", ["much", "100MB", "0", "0.5"])
+def test_a_memory_limit_that_cannot_be_used_is_refused(limit):
+    with (
+        pytest.raises(JobFileError, match=rf'cluster\.memory_limit = "{limit}"'),
+        open_client(local(memory_limit=limit)),
+    ):
+        pass
+
+
+def test_more_workers_than_memory_are_refused(monkeypatch):
+    monkeypatch.setattr(cluster, "MEMORY_LIMIT", 2_000_000_000)
+    with (
+        pytest.raises(JobFileError, match=r"8 workers would have 225 MB of memory each, of 2 GB"),
+        open_client(local(workers=8, memory_limit=None)),
+    ):
+        pass
+
+
+def test_a_folder_for_spilling_that_is_not_there_is_named(tmp_path):
+    missing = tmp_path / "missing"
+    with (
+        pytest.raises(JobFileError, match=f"{missing}.*No such file"),
+        open_client(local(local_directory=str(missing))),
+    ):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("address", "reason"),
+    # An address of the block for documentation, which no machine has; and what is no address.
+    [("192.0.2.1:8787", "assign requested address"), ("a:b:c", "cannot be listened on"), ("here:there", "there")],
+)
+def test_a_dashboard_address_that_cannot_be_listened_on_is_refused(address, reason):
+    pytest.importorskip("bokeh")
+    table = local(dashboard_address=address)
+    with (
+        pytest.raises(JobFileError, match=rf'cluster\.dashboard_address = "{address}" .*{reason}'),
+        open_client(table),
+    ):
+        pass
+
+
+def test_the_dashboard_answers_where_bokeh_is_installed():
+    pytest.importorskip("bokeh")
+    table = local(dashboard_address="127.0.0.1:0")
+    with open_client(table) as client:
+        link = dashboard_link(table, client)
+        assert link.startswith("http://127.0.0.1:")
+        with urllib.request.urlopen(link, timeout=10) as answer:
+            assert answer.status == 200
+
+
+def test_without_bokeh_there_is_no_dashboard_and_no_error(monkeypatch):
+    monkeypatch.setitem(sys.modules, "bokeh", None)
+    table = local(dashboard_address="127.0.0.1:0")
+    with open_client(table) as client:
+        assert dashboard_link(table, client) is None
+        assert client.submit(sum, (1, 2)).result() == 3
+
+
+def test_without_an_address_there_is_no_dashboard(two_workers):
+    assert dashboard_link(local(), two_workers) is None
+
+
+def test_allowed_failures_bound_the_workers_that_one_task_may_take_along():
+    with open_client(local(allowed_failures=0)) as client:
+        error = client.submit(os._exit, 1).exception(timeout=30)
+    assert isinstance(error, KilledWorker)
+    assert error.allowed_failures == 0
+
+
+# --- What is left behind ---
+
+
+LEFTOVERS = """
+import gc
+import os
+import signal
+import sys
+import tempfile
+import threading
+import time
+from contextlib import suppress
+
+import psutil
+from distributed import Event
+
+from wegl_dask.cluster import open_client
+from wegl_dask.spec import ClusterTable
+
+
+def use(client):
+    assert client.submit(sum, (1, 2)).result() == 3
+
+
+def kill_workers(client):
+    for pid in client.run(os.getpid).values():
+        os.kill(pid, signal.SIGKILL)
+
+
+def announce_and_sleep(_):
+    Event("running").set()
+    time.sleep(60)
+
+
+def leave_tasks_running(client):
+    client.leftover = client.map(announce_and_sleep, range(4))
+    assert Event("running", client=client).wait(timeout=30)
+
+
+def fail_with_tasks_running(client):
+    leave_tasks_running(client)
+    raise KeyError
+
+
+def open_things():
+    gc.collect()
+    process = psutil.Process()
+    return {
+        "processes": len(process.children(recursive=True)),
+        "descriptors": process.num_fds(),
+        "threads": threading.active_count(),
+        "files": os.listdir(tempfile.gettempdir()),
+        "environment": dict(os.environ),
+        "signals": signal.pthread_sigmask(signal.SIG_BLOCK, ()),
+    }
+
+
+if __name__ == "__main__":
+    table = ClusterTable(workers=2, memory_limit="600MB", dashboard_address=None)
+    with open_client(table) as client:
+        use(client)
+    del client  # what Dask and multiprocessing start once in a process is there from now on
+    before = open_things()
+    for work in (use, kill_workers, leave_tasks_running, fail_with_tasks_running):
+        with suppress(KeyError), open_client(table) as client:
+            start = time.monotonic()
+            work(client)
+        del client
+        assert time.monotonic() - start < 10, work
+        assert open_things() == before, (work, before, open_things())
+    print("all gone")
+"""
+
+
+def test_a_local_cluster_leaves_nothing_behind(script, tmp_path, monkeypatch):
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    monkeypatch.setenv("TMPDIR", str(scratch))
+    output, errors = script(LEFTOVERS).communicate(timeout=120)
+    assert (output, errors) == ("all gone\n", "")
+
+
+JOB = """
+import os
+import signal
+import sys
+import time
+
+from distributed import Event
+from wegl_dask.cluster import open_client
+from wegl_dask.spec import ClusterTable
+
+
+def announce_and_sleep(_):
+    Event("running").set()
+    time.sleep(60)
+
+
+def main():
+    table = ClusterTable(workers=2, memory_limit="600MB", local_directory=sys.argv[1], dashboard_address=None)
+    with open_client(table) as client:
+        futures = client.map(announce_and_sleep, range(4))
+        Event("running").wait()
+        print("running", flush=True)
+        client.gather(futures)
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        main()
+    except KeyboardInterrupt:
+        sys.exit("stopped")
+"""
+
+
+@pytest.fixture
+def script(tmp_path):
+    """Start a script in a process group of its own, as a terminal does; nothing of it outlives the test."""
+    started = []
+
+    def start(code, *arguments):
+        path = tmp_path / "script.py"
+        path.write_text(textwrap.dedent(code))
+        process = subprocess.Popen(
+            [sys.executable, path, *arguments],
+            env=os.environ | {"PYTHONPATH": str(ROOT)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        started.append(process)
+        return process
+
+    yield start
+    for process in started:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+
+
+def nothing_lives_in_group(group):
+    """Wait for the processes of a group to end; those that are dead and not yet collected have ended."""
+    deadline = time.monotonic() + 10
+    while time.monotonic() < deadline:
+        states = []
+        for process in psutil.process_iter():
+            with suppress(psutil.NoSuchProcess, ProcessLookupError):
+                if os.getpgid(process.pid) == group:
+                    states.append(process.status())
+        if set(states) <= {psutil.STATUS_ZOMBIE}:
+            return True
+    return False
+
+
+@pytest.mark.parametrize("signals", [[signal.SIGINT], [signal.SIGINT] * 3, [signal.SIGTERM]])
+def test_a_signal_to_all_processes_ends_workers_at_once_and_quietly(script, tmp_path, signals):
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    process = script(JOB, str(scratch))
+    assert process.stdout.readline() == "running\n"
+    for each in signals:
+        os.killpg(process.pid, each)
+    _, errors = process.communicate(timeout=30)
+    if len(signals) == 1:
+        assert errors == "stopped\n"
+        assert process.returncode == 1
+    assert process.returncode != 0
+    assert list(scratch.iterdir()) == []
+    assert nothing_lives_in_group(process.pid)
+
+
+def test_what_a_killed_job_left_is_removed_by_the_next_and_that_of_a_running_one_is_not(script, tmp_path):
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    killed, running = script(JOB, str(scratch)), script(JOB, str(scratch))
+    assert killed.stdout.readline() == running.stdout.readline() == "running\n"
+    killed.kill()
+    assert nothing_lives_in_group(killed.pid)
+    both = set(scratch.iterdir())
+    assert len(both) == 2
+    with open_client(local(local_directory=str(scratch))):
+        [left] = both & set(scratch.iterdir())
+        assert (left / "dask-scratch-space").is_dir()
+    assert list(scratch.iterdir()) == [left]
+    os.killpg(running.pid, signal.SIGINT)
+    running.communicate(timeout=30)
+    assert list(scratch.iterdir()) == []
+
+
+def test_a_script_without_a_main_guard_is_told_so(script):
+    process = script(JOB.partition("if __name__")[0] + "main()\n", tempfile.gettempdir())
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 1
+    last = errors.splitlines()[-1]
+    assert "2 local workers could not be started" in last
+    assert 'if __name__ == "__main__":' in last
+    assert nothing_lives_in_group(process.pid)
+
+
+# --- An existing scheduler ---
+
+
+def test_an_existing_scheduler_is_used_and_left_running(two_workers, caplog):
+    workers = set(two_workers.run(os.getpid).values())
+    with open_client(scheduler(two_workers.scheduler.address)) as client:
+        assert client.submit(os.getpid).result() in workers
+    assert set(two_workers.run(os.getpid).values()) == workers
+    assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []
+
+
+@pytest.mark.usefixtures("impatient")
+@pytest.mark.parametrize(
+    ("address", "reason"),
+    [
+        ("tcp://127.0.0.1:1", "(Connection refused|Timed out)"),
+        ("nonsense://127.0.0.1:1", "unknown address scheme 'nonsense'"),
+        ("127.0.0.1", "missing port number"),
+        ("tls://127.0.0.1:1", "TLS"),
+    ],
+)
+def test_an_address_without_a_scheduler_is_one_message(address, reason):
+    start = time.monotonic()
+    with (
+        pytest.raises(WeglError, match=f"cannot reach the scheduler at {address}: .*{reason}"),
+        open_client(scheduler(address)),
+    ):
+        pass
+    assert time.monotonic() - start < 5
+
+
+@pytest.mark.usefixtures("impatient")
+def test_something_that_listens_and_says_nothing_is_given_up():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"tcp://127.0.0.1:{server.getsockname()[1]}"
+        with pytest.raises(WeglError, match=f"cannot reach the scheduler at {address}: no answer"):
+            open_client(scheduler(address)).__enter__()
+
+
+@pytest.mark.usefixtures("impatient")
+def test_something_that_speaks_another_protocol_is_no_scheduler():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def answer():
+            connection, _ = server.accept()
+            with connection:
+                connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n" * 10)
+                connection.recv(1)
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        address = f"tcp://127.0.0.1:{server.getsockname()[1]}"
+        with pytest.raises(WeglError, match=f"cannot reach the scheduler at {address}"):
+            open_client(scheduler(address)).__enter__()
+        thread.join()
+
+
+def test_a_worker_is_no_scheduler(two_workers):
+    worker = next(iter(two_workers.scheduler_info(n_workers=-1)["workers"]))
+    with pytest.raises(WeglError, match=f"at {worker} is no scheduler but a Worker"), open_client(scheduler(worker)):
+        pass
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_scheduler_without_workers_is_given_up():
+    with (
+        LocalCluster(n_workers=0, host="127.0.0.1", scheduler_kwargs={"dashboard_address": "127.0.0.1:0"}) as empty,
+        pytest.raises(WeglError, match=r"has had no workers for 0\.5 s"),
+        open_client(scheduler(empty.scheduler_address)),
+    ):
+        pass
+
+
+def test_a_worker_with_another_version_or_without_this_package_is_refused(tmp_path):
+    other = tmp_path / "pot-0.0.1.dist-info"
+    other.mkdir()
+    (other / "METADATA").write_text("Metadata-Version: 2.1\nName: POT\nVersion: 0.0.1\n")
+
+    def shadow(folder=str(tmp_path)):
+        import sys
+
+        sys.path.insert(0, folder)
+
+    def hide():
+        import sys
+
+        sys.modules["wegl_dask"] = None
+
+    with open_client(local()) as client:
+        table = scheduler(client.scheduler.address)
+        client.run(shadow)
+        with pytest.raises(WeglError, match=r"\| POT +\| [\w.]+ +\| 0\.0\.1 \(1 of 1\)"), open_client(table):
+            pass
+        client.run(hide)
+        with (
+            pytest.raises(WeglError, match=r"run  pip install 'wegl-dask==(?s:.*)not installed \(1 of 1\)"),
+            open_client(table),
+        ):
+            pass
