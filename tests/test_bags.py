@@ -5,6 +5,7 @@ import pytest
 from wegl_dask import bags
 from wegl_dask.bags import StageError, run_stage
 from wegl_dask.errors import SourceError, TooManyRejectedError, WeglError
+from wegl_dask.worker_checks import own_versions
 
 
 def test_every_descriptor_comes_back_once_with_its_number(dask_client, monkeypatch):
@@ -104,3 +105,20 @@ def test_a_consumer_that_stops_cancels_what_is_under_way(dask_client, wait_until
     for _ in run_stage(dask_client, "busy", busy, range(100), retries=0):
         break
     wait_until(lambda: not dask_client.cluster.scheduler.tasks, "the scheduler to forget the tasks")
+
+
+def test_a_worker_that_joins_with_other_versions_stops_the_stage_with_a_table(dask_client, monkeypatch):
+    monkeypatch.setattr(bags, "versions_digest", lambda: "of other versions")
+    monkeypatch.setattr(bags, "own_versions", lambda: {**own_versions(), "numpy": "2.0.0"})
+    with pytest.raises(
+        WeglError, match=r"do not run what this client runs(?s:.*)\| numpy +\| 2\.0\.0 +\| 2\.0\.0 +\| 2\."
+    ):
+        list(run_stage(dask_client, "square", abs, range(3), retries=0))
+
+
+def test_a_worker_that_joins_without_the_package_stops_the_stage(dask_client):
+    def unknown(_):
+        raise ModuleNotFoundError("No module named 'wegl_dask'", name="wegl_dask")
+
+    with pytest.raises(WeglError, match=r"a worker has joined on which wegl-dask is not installed: run  pip install"):
+        list(run_stage(dask_client, "square", unknown, range(3), retries=0))

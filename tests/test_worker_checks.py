@@ -16,7 +16,12 @@ CLIENT = {"Python": "3.11", "wegl-dask": "0.1.0, numerics 1", "numpy": "2.4.6"}
 
 
 def test_equal_versions_pass():
-    check_versions("tcp://here:1", CLIENT, {"a": dict(CLIENT), "b": dict(CLIENT)})
+    check_versions("tcp://here:1", CLIENT, CLIENT, {"a": dict(CLIENT), "b": dict(CLIENT)})
+
+
+def cells(error):
+    lines = str(error).splitlines()
+    return [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines if line.startswith("|")]
 
 
 def test_different_versions_are_one_table():
@@ -26,13 +31,27 @@ def test_different_versions_are_one_table():
         "c": dict(CLIENT),
         "d": CLIENT | {"numpy": "2.3.0"},
     }
-    with pytest.raises(WeglError) as caught:
-        check_versions("tcp://here:1", CLIENT, workers)
-    lines = str(caught.value).splitlines()
-    assert "tcp://here:1" in lines[0]
-    cells = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines if line.startswith("|")]
-    assert cells == [
-        ["package", "client", "workers"],
-        ["Python", "3.11", "3.11 (3 of 4), 3.12 (1 of 4)"],
-        ["numpy", "2.4.6", "2.3.0 (2 of 4), 2.4.6 (2 of 4)"],
+    with pytest.raises(WeglError, match=r"^the scheduler at tcp://here:1 and its workers") as caught:
+        check_versions("tcp://here:1", CLIENT, CLIENT, workers)
+    assert cells(caught.value) == [
+        ["package", "client", "scheduler", "workers"],
+        ["Python", "3.11", "3.11", "3.11 (3 of 4), 3.12 (1 of 4)"],
+        ["numpy", "2.4.6", "2.4.6", "2.3.0 (2 of 4), 2.4.6 (2 of 4)"],
     ]
+
+
+def test_the_scheduler_needs_what_computes_in_any_version_and_what_it_understands_in_the_same():
+    check_versions("tcp://here:1", CLIENT, CLIENT | {"numpy": "2.3.0"}, {"a": dict(CLIENT)})
+    scheduler = CLIENT | {"numpy": "not installed", "Python": "3.12"}
+    with pytest.raises(WeglError) as caught:
+        check_versions("tcp://here:1", CLIENT, scheduler, {"a": dict(CLIENT)})
+    assert [row[2] for row in cells(caught.value)] == ["scheduler", "3.12", "not installed"]
+
+
+def test_where_the_package_is_not_installed_the_message_says_how_to_bring_it_there():
+    bare = CLIENT | {"wegl-dask": "not installed"}
+    for scheduler, worker in ((bare, CLIENT), (CLIENT, bare)):
+        with pytest.raises(
+            WeglError, match=r"pip install 'wegl-dask==[\w.]+' .*or set cluster\.upload to a wheel of it"
+        ):
+            check_versions("tcp://here:1", CLIENT, scheduler, {"a": worker})

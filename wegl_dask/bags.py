@@ -12,6 +12,8 @@ from distributed.scheduler import KilledWorker
 
 from wegl_dask.errors import WeglError
 from wegl_dask.folders import StorageError
+from wegl_dask.version import __version__
+from wegl_dask.worker_checks import check_versions, own_versions, versions_digest
 
 Descriptor = TypeVar("Descriptor")
 
@@ -28,6 +30,13 @@ class Outcome(NamedTuple):
     result: int
     worker: str
     seconds: float
+
+
+class OtherVersions(NamedTuple):
+    """What a worker returns that has other versions of the packages that matter: its address and its versions."""
+
+    worker: str
+    versions: dict[str, str]
 
 
 class StageError(WeglError):
@@ -67,12 +76,12 @@ def run_stage(
     Raises
     ------
     WeglError
-        The first that a task raised, or that the scheduler is gone, at once; or a `StageError` that lists what failed
-        when everything else was done.
+        The first that a task raised, or that the scheduler is gone, or that a worker has joined with other versions of
+        the packages that matter, at once; or a `StageError` that lists what failed when everything else was done.
     """
     # Dask names a task after what it is made of. This name is of this call alone, so that no result of an earlier one,
     # whose files may be gone, is taken for it.
-    attempt = partial(_attempt, function, secrets.token_hex(8))
+    attempt = partial(_attempt, function, secrets.token_hex(8), versions_digest())
     waiting: dict[str, tuple[Future, Descriptor]] = {}
     failures: list[tuple[Descriptor, BaseException]] = []
     completed = as_completed(loop=client.loop)
@@ -96,6 +105,9 @@ def run_stage(
                 match results[future.key]:
                     case WeglError() as error:
                         raise error
+                    case OtherVersions() as other:
+                        ours = own_versions()
+                        check_versions(client.scheduler.address, ours, ours, {other.worker: other.versions})
                     case Outcome() as outcome:
                         yield descriptor, outcome
                     case _:
@@ -121,10 +133,12 @@ def run_stage(
 
 
 def _attempt(
-    function: Callable[[Descriptor], int], call: str, descriptors: Sequence[Descriptor]
-) -> Outcome | WeglError:
-    """Apply `function` to the only descriptor of a partition; `call` only names it."""
+    function: Callable[[Descriptor], int], call: str, versions: str, descriptors: Sequence[Descriptor]
+) -> Outcome | OtherVersions | WeglError:
+    """Apply `function` to the only descriptor of a partition, where the versions are those; `call` only names it."""
     del call
+    if versions != versions_digest():
+        return OtherVersions(get_worker().address, own_versions())
     (descriptor,) = descriptors
     started = time.perf_counter()
     try:
@@ -150,6 +164,11 @@ def _failure(future: Future) -> BaseException:
     error: BaseException = future.exception()
     if isinstance(error, WeglError):
         raise error
+    if isinstance(error, ModuleNotFoundError) and (error.name or "").partition(".")[0] == __name__.partition(".")[0]:
+        raise WeglError(
+            f"a worker has joined on which wegl-dask is not installed: run  pip install 'wegl-dask=={__version__}'  where "
+            "workers run, or set cluster.upload to a wheel of it"
+        ) from error
     return error
 
 

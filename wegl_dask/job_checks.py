@@ -188,6 +188,10 @@ def _cluster(spec: "JobSpec") -> Iterator[str]:
     cluster = spec.cluster
     if (cluster.kind == "scheduler") != (cluster.address is not None):
         yield 'cluster.address and cluster.kind = "scheduler" go together: set both or neither'
+    if (cluster.tls_ca_file is None) != (cluster.tls_cert is None):
+        yield "cluster.tls_ca_file and cluster.tls_cert go together: set both or neither"
+    if cluster.tls_key is not None and cluster.tls_cert is None:
+        yield "cluster.tls_key is the key of cluster.tls_cert, which is not set: set both"
 
 
 def _is_molecular(source: Any) -> bool:

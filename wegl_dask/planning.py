@@ -36,12 +36,13 @@ from pathlib import Path
 
 from dask.system import CPU_COUNT
 
+from wegl_dask import slurm_client
 from wegl_dask.claims import JOB_NAME, changed_keys
-from wegl_dask.cluster import memory_of_a_worker
 from wegl_dask.errors import JobFileError, SourceError
 from wegl_dask.fit import MERGE_FAN_IN, memory_needed
 from wegl_dask.fitting import largest_sample
 from wegl_dask.ingest import ShardCensus, check_plan, shard_size
+from wegl_dask.local_client import memory_of_a_worker
 from wegl_dask.memory import Extent, Terms, ingest_terms, require_fitting, total_bytes
 from wegl_dask.progress import Progress, format_bytes
 from wegl_dask.records import PartRecord
@@ -377,6 +378,8 @@ def _cluster(spec: JobSpec, workers: int | None) -> tuple[int, int | None]:
     if table.kind == "local":
         workers = workers or table.workers or CPU_COUNT
         return workers, memory_of_a_worker(table.memory_limit, workers)
+    if table.kind == "slurm":
+        return workers or table.jobs * table.cores, slurm_client.memory_of_a_worker(table)
     if workers is None:
         raise JobFileError(
             f'cluster.kind = "{table.kind}", and how many workers the scheduler has is not asked: give --workers'

@@ -259,22 +259,60 @@ class OutputTable(Table):
 class ClusterTable(Table):
     """Where the work is done."""
 
-    kind: Literal["local", "scheduler"] = Field(
-        "local", description="Processes on this machine, or an existing scheduler."
+    kind: Literal["local", "scheduler", "slurm"] = Field(
+        "local", description="Processes on this machine, an existing Dask scheduler, or jobs of Slurm."
     )
     workers: int | None = Field(None, ge=1, description="local: number of worker processes; one a core if not set.")
     memory_limit: Text | None = Field(
         None, description='local: memory of a worker, such as "800MB"; the machine\'s, divided evenly, if not set.'
     )
     local_directory: Text | None = Field(
-        None, description="local: folder for spilling; the system's temporary folder if not set."
+        None, description="local, slurm: folder for spilling; the system's temporary folder if not set."
     )
     dashboard_address: Text | None = Field(
-        "127.0.0.1:0", description="local: where the dashboard listens; port 0 is any free one."
+        "127.0.0.1:0", description="local, slurm: where the dashboard listens; port 0 is any free one."
     )
     address: Text | None = Field(None, description="scheduler: address such as tls://host:8786.")
+    insecure: bool = Field(
+        False,
+        description="scheduler, slurm: connect to other machines without encryption. Whoever is on their network can then "
+        "run code on the workers.",
+    )
+    tls_ca_file: Text | None = Field(
+        None,
+        description="scheduler, slurm: PEM file of the authority that has signed the certificates of the cluster; Dask's "
+        "own setting if not set, for slurm temporary certificates.",
+    )
+    tls_cert: Text | None = Field(None, description="scheduler, slurm: PEM file of this side's certificate.")
+    tls_key: Text | None = Field(
+        None, description="scheduler, slurm: PEM file of its key; in the file of the certificate if not set."
+    )
+    upload: Text | None = Field(
+        None, description="scheduler: wheel of wegl-dask that scheduler and workers are given where they have none."
+    )
+    queue: Text | None = Field(None, description="slurm: partition; Slurm's default if not set.")
+    account: Text | None = Field(None, description="slurm: account that the jobs are charged to.")
+    jobs: int = Field(1, ge=1, description="slurm: number of jobs at a time.")
+    cores: int = Field(1, ge=1, description="slurm: cores of a job, with a worker process on each.")
+    memory: Text | None = Field(None, description='slurm: memory of a job, such as "16GB"; 2 GB a core if not set.')
+    walltime: Text = Field(
+        "01:00:00", description="slurm: time limit of a job, as sbatch takes it. Its workers end before, others follow."
+    )
+    job_extra: list[Text] = Field([], description='slurm: further options of sbatch, such as ["--qos=long"].')
+    job_prologue: list[Text] = Field(
+        [], description='slurm: lines of shell before the workers start, such as ["module load python"].'
+    )
+    job_directory: Text = Field(
+        "wegl-slurm",
+        description="slurm: folder that all nodes see, for what the jobs write and for temporary certificates.",
+    )
+    interface: Text | None = Field(
+        None, description="slurm: network interface that this machine and the nodes reach one another by, such as ib0."
+    )
     retries: int = Field(2, ge=0, description="Times a shard is tried again after an exception.")
-    allowed_failures: int = Field(3, ge=0, description="Workers that may die on a shard before it counts as failed.")
+    allowed_failures: int = Field(
+        3, ge=0, description="local, slurm: workers that may die on a shard before it counts as failed."
+    )
 
 
 class TrainTable(Table):

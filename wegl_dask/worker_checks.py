@@ -1,8 +1,11 @@
-"""What the workers of an existing cluster run: the versions of the packages that matter, and their threads."""
+"""What scheduler and workers of a cluster run: the versions of the packages that matter, and their threads."""
 
+import hashlib
+import json
 import logging
 from collections import Counter
 from collections.abc import Callable, Mapping
+from functools import cache
 
 from distributed.utils import asciitable
 
@@ -11,20 +14,26 @@ from wegl_dask.version import __version__
 
 logger = logging.getLogger(__name__)
 
+Versions = Mapping[str, str]
+"""Package to version."""
+
 MATCHED_PACKAGES = ("dask", "distributed", "numpy", "scipy", "POT", "scikit-learn", "pyarrow")
 """Packages whose versions change the results, or what client and workers understand of each other."""
+
+UNDERSTOOD_PACKAGES = frozenset({"Python", "wegl-dask", "dask", "distributed"})
+"""What must be equal on the scheduler, which computes nothing; of the others it needs any version."""
 
 NOT_INSTALLED = "not installed"
 
 
-def check_versions(address: str, client: Mapping[str, str], workers: Mapping[str, Mapping[str, str]]) -> None:
-    """Compare the versions of the packages that matter on the client and on all workers.
+def check_versions(address: str, client: Versions, scheduler: Versions, workers: Mapping[str, Versions]) -> None:
+    """Compare the versions of the packages that matter on the client, the scheduler and all workers.
 
     Parameters
     ----------
     address : str
         The scheduler's address, for the message.
-    client : mapping of str to str
+    client, scheduler : mapping of str to str
         Package to version, see `version_reporter`.
     workers : mapping of str to mapping
         Worker address to its packages and versions.
@@ -37,20 +46,22 @@ def check_versions(address: str, client: Mapping[str, str], workers: Mapping[str
     rows = []
     for package, expected in client.items():
         found = Counter(versions[package] for versions in workers.values())
-        if set(found) != {expected}:
+        between = scheduler[package]
+        understood = between == expected or (package not in UNDERSTOOD_PACKAGES and between != NOT_INSTALLED)
+        if set(found) - {expected} or not understood:
             seen = ", ".join(f"{version} ({count} of {len(workers)})" for version, count in sorted(found.items()))
-            rows.append((package, expected, seen))
+            rows.append((package, expected, between, seen))
     if not rows:
         return
-    lacking = any(versions["wegl-dask"] == NOT_INSTALLED for versions in workers.values())
+    lacking = NOT_INSTALLED in {versions["wegl-dask"] for versions in (scheduler, *workers.values())}
     advice = (
-        f"run  pip install 'wegl-dask=={__version__}'  where the workers run"
+        f"run  pip install 'wegl-dask=={__version__}'  where they run, or set cluster.upload to a wheel of it"
         if lacking
-        else "install the same versions on both sides"
+        else "install the same versions everywhere"
     )
     raise WeglError(
-        f"the workers at {address} do not run what this client runs; {advice}:\n"
-        + asciitable(["package", "client", "workers"], rows)
+        f"the scheduler at {address} and its workers do not run what this client runs; {advice}:\n"
+        + asciitable(["package", "client", "scheduler", "workers"], rows)
     )
 
 
@@ -63,12 +74,15 @@ def version_reporter() -> Callable[[], dict[str, str]]:
 
     def report() -> dict[str, str]:
         import importlib.metadata  # noqa: PLC0415
-        import importlib.util  # noqa: PLC0415
         import sys  # noqa: PLC0415
 
         versions = {"Python": f"{sys.version_info.major}.{sys.version_info.minor}", "wegl-dask": not_installed}
-        if importlib.util.find_spec("wegl_dask") is not None:
+        try:
+            importlib.import_module("wegl_dask")
             ours = importlib.import_module("wegl_dask.version")
+        except ModuleNotFoundError:
+            pass
+        else:
             versions["wegl-dask"] = f"{ours.__version__}, numerics {ours.NUMERICS_VERSION}"
         for package in packages:
             try:
@@ -78,6 +92,18 @@ def version_reporter() -> Callable[[], dict[str, str]]:
         return versions
 
     return report
+
+
+@cache
+def own_versions() -> dict[str, str]:
+    """Versions of the packages that matter in this process; looked up once."""
+    return version_reporter()()
+
+
+@cache
+def versions_digest() -> str:
+    """Hash of `own_versions`, for tasks to carry: a worker that joins late is compared as well."""
+    return hashlib.sha256(json.dumps(own_versions(), sort_keys=True).encode()).hexdigest()[:16]
 
 
 def blas_threads() -> int:

@@ -1,6 +1,7 @@
 """Commands that take a job file: run, ingest, check; and init, which writes one."""
 
 import difflib
+import json
 import logging
 import re
 import sys
@@ -36,6 +37,25 @@ def job_arguments(command: Command) -> Command:
     return click.argument("job", type=click.Path(dir_okay=False))(command)
 
 
+def cluster_options(command: Command) -> Command:
+    """Add the options ``--scheduler`` and ``--insecure``, which `cluster_overrides` turns into keys."""
+    command = click.option(
+        "--insecure", is_flag=True, help="Allow connections to other machines that are not encrypted, tcp://."
+    )(command)
+    return click.option(
+        "--scheduler",
+        metavar="ADDRESS",
+        help="Run on an existing Dask scheduler, such as tls://host:8786, whatever the job file says in [cluster].",
+    )(command)
+
+
+def cluster_overrides(scheduler: str | None, *, insecure: bool) -> tuple[str, ...]:
+    """Write the options of `cluster_options` as keys that are set on the command line."""
+    # A string in JSON is one in TOML.
+    address = () if scheduler is None else ('cluster.kind="scheduler"', f"cluster.address={json.dumps(scheduler)}")
+    return (*address, *(["cluster.insecure=true"] if insecure else []))
+
+
 def overwrite_option(command: Command) -> Command:
     """Add the option ``--overwrite``."""
     return click.option(
@@ -62,9 +82,10 @@ def log_json_option(command: Command) -> Command:
 
 @click.command(cls=KeysCommand, short_help="Run a job: graphs in, embeddings in Parquet.")
 @job_arguments
+@cluster_options
 @overwrite_option
 @log_json_option
-def run(job: str, overrides: tuple[str, ...], *, overwrite: bool) -> None:
+def run(job: str, overrides: tuple[str, ...], scheduler: str | None, *, insecure: bool, overwrite: bool) -> None:
     """Run the job file JOB, or what is missing of it: graphs in, embeddings in Parquet.
 
     The output folder, output.path, holds the whole state. A job that was stopped, killed or out of space goes on when
@@ -76,25 +97,27 @@ def run(job: str, overrides: tuple[str, ...], *, overwrite: bool) -> None:
       wegl-dask run jobs/quickstart.toml
       wegl-dask run job.toml --set output.path=s3://bucket/run-1
       wegl-dask run job.toml --set transport.solver=sinkhorn --overwrite
+      wegl-dask run job.toml --scheduler tls://host:8786
     """  # noqa: D301  click wants the control character
     from wegl_dask.pipeline import run_job  # noqa: PLC0415  Dask is slow to import, and most commands do without
 
-    spec = read_job(job, overrides)
+    spec = read_job(job, (*overrides, *cluster_overrides(scheduler, insecure=insecure)))
     print_summary(spec, on_cluster(spec, run_job, overwrite=overwrite))
 
 
 @click.command(short_help="Make the graph shards of a job and stop.")
 @job_arguments
+@cluster_options
 @overwrite_option
 @log_json_option
-def ingest(job: str, overrides: tuple[str, ...], *, overwrite: bool) -> None:
+def ingest(job: str, overrides: tuple[str, ...], scheduler: str | None, *, insecure: bool, overwrite: bool) -> None:
     """Read the source of the job file JOB into canonical graph shards, in graphs/ of its output folder, and stop.
 
     Other jobs can start from the shards, with source.kind = "graph_parquet".
     """
     from wegl_dask.pipeline import ingest_job  # noqa: PLC0415
 
-    spec = read_job(job, overrides)
+    spec = read_job(job, (*overrides, *cluster_overrides(scheduler, insecure=insecure)))
     print_summary(spec, on_cluster(spec, ingest_job, overwrite=overwrite))
 
 

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import click
 import tomli_w
 
-from wegl_dask.cli.jobs import on_cluster, overwrite_option
+from wegl_dask.cli.jobs import cluster_options, cluster_overrides, on_cluster, overwrite_option
 from wegl_dask.cli.summary import print_summary
 from wegl_dask.errors import JobFileError
 from wegl_dask.spec import JobSpec
@@ -39,8 +39,18 @@ def _source_options(command: Command) -> Command:
 @click.argument("model")
 @_source_options
 @click.option("--output", help="The run folder; output.path of the job file if not given.")
+@cluster_options
 @overwrite_option
-def transform(model: str, job: str | None, overrides: tuple[str, ...], output: str | None, *, overwrite: bool) -> None:
+def transform(
+    model: str,
+    job: str | None,
+    overrides: tuple[str, ...],
+    output: str | None,
+    scheduler: str | None,
+    *,
+    insecure: bool,
+    overwrite: bool,
+) -> None:
     """Embed graphs with MODEL: the run folder of a job, or the folder that WEGL.save wrote.
 
     The source is that of a job file, which may have no other table; what else shapes the embedding is the model's. The
@@ -61,6 +71,7 @@ def transform(model: str, job: str | None, overrides: tuple[str, ...], output: s
     values["model"] = {"path": model}
     if output is not None:
         values["output"] = {**values.get("output", {}), "path": output}
+    overrides = (*overrides, *cluster_overrides(scheduler, insecure=insecure))
     spec = JobSpec.from_toml(tomli_w.dumps(values), overrides, where=job or "wegl-dask transform")
     print_summary(spec, on_cluster(spec, run_job, overwrite=overwrite))
 
@@ -73,7 +84,10 @@ def transform(model: str, job: str | None, overrides: tuple[str, ...], output: s
     is_flag=True,
     help="Know a row by its id, and not by its file and number: for files that are written anew each time.",
 )
-def append(out: str, job: str | None, overrides: tuple[str, ...], *, by_id: bool) -> None:
+@cluster_options
+def append(
+    out: str, job: str | None, overrides: tuple[str, ...], scheduler: str | None, *, insecure: bool, by_id: bool
+) -> None:
     """Embed what is new in the source of the finished run OUT, with its model, into new parts of its folder data/.
 
     Run night after night, it does what has come since. By default a row is known by its file and its number in it: new
@@ -91,6 +105,7 @@ def append(out: str, job: str | None, overrides: tuple[str, ...], *, by_id: bool
     """  # noqa: D301  click wants the control character
     from wegl_dask.appending import append_job, append_spec  # noqa: PLC0415
 
+    overrides = (*overrides, *cluster_overrides(scheduler, insecure=insecure))
     spec = append_spec(out, None if job is None else _text(job), overrides)
     print_summary(spec, on_cluster(spec, append_job, key="id" if by_id else "row"))
 

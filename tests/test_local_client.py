@@ -1,12 +1,9 @@
-import logging
 import os
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
 import textwrap
-import threading
 import time
 import urllib.request
 from contextlib import suppress
@@ -14,12 +11,11 @@ from pathlib import Path
 
 import psutil
 import pytest
-from distributed import LocalCluster
 from distributed.scheduler import KilledWorker
 
-from wegl_dask import cluster
+from wegl_dask import local_client
 from wegl_dask.cluster import dashboard_link, open_client
-from wegl_dask.errors import JobFileError, WeglError
+from wegl_dask.errors import JobFileError
 from wegl_dask.spec import ClusterTable
 
 ROOT = Path(__file__).parents[1]
@@ -36,25 +32,11 @@ def local(**keys):
     return ClusterTable(**({"workers": 1, "memory_limit": "600MB", "dashboard_address": None} | keys))
 
 
-def scheduler(address):
-    return ClusterTable(kind="scheduler", address=address)
-
-
 @pytest.fixture(scope="module")
 def two_workers():
-    """A client of two workers, which stand in for an existing cluster as well; tests leave them as they are."""
+    """A client of two workers; tests leave them as they are."""
     with open_client(local(workers=2)) as client:
         yield client
-
-
-@pytest.fixture
-def impatient(monkeypatch):
-    monkeypatch.setattr(cluster, "CONNECT_SECONDS", 0.5)
-    monkeypatch.setattr(cluster, "ANSWER_SECONDS", 1)
-    monkeypatch.setattr(cluster, "WORKERS_SECONDS", 0.5)
-
-
-# --- Processes on this machine ---
 
 
 def test_a_local_cluster_is_processes_of_one_thread_on_the_loopback(two_workers):
@@ -132,14 +114,14 @@ def test_the_environment_overrides_the_users_and_survives_a_restart_of_a_worker(
 
 
 def test_memory_is_divided_evenly_and_a_tenth_is_left(monkeypatch):
-    monkeypatch.setattr(cluster, "MEMORY_LIMIT", 2_000_000_000)
+    monkeypatch.setattr(local_client, "MEMORY_LIMIT", 2_000_000_000)
     with open_client(local(workers=2, memory_limit=None)) as client:
         limits = [worker["memory_limit"] for worker in client.scheduler_info(n_workers=-1)["workers"].values()]
     assert limits == [900_000_000, 900_000_000]
 
 
 def test_one_worker_a_usable_core_and_the_memory_of_the_table(monkeypatch):
-    monkeypatch.setattr(cluster, "CPU_COUNT", 1)
+    monkeypatch.setattr(local_client, "CPU_COUNT", 1)
     with open_client(local(workers=None, memory_limit="600MB")) as client:
         [worker] = client.scheduler_info(n_workers=-1)["workers"].values()
     assert worker["memory_limit"] == 600_000_000
@@ -155,7 +137,7 @@ def test_a_memory_limit_that_cannot_be_used_is_refused(limit):
 
 
 def test_more_workers_than_memory_are_refused(monkeypatch):
-    monkeypatch.setattr(cluster, "MEMORY_LIMIT", 2_000_000_000)
+    monkeypatch.setattr(local_client, "MEMORY_LIMIT", 2_000_000_000)
     with (
         pytest.raises(JobFileError, match=r"8 workers would have 225 MB of memory each, of 2 GB"),
         open_client(local(workers=8, memory_limit=None)),
@@ -415,104 +397,3 @@ def test_a_script_without_a_main_guard_is_told_so(script):
     assert "2 local workers could not be started" in last
     assert 'if __name__ == "__main__":' in last
     assert nothing_lives_in_group(process.pid)
-
-
-# --- An existing scheduler ---
-
-
-def test_an_existing_scheduler_is_used_and_left_running(two_workers, caplog):
-    workers = set(two_workers.run(os.getpid).values())
-    with open_client(scheduler(two_workers.scheduler.address)) as client:
-        assert client.submit(os.getpid).result() in workers
-    assert set(two_workers.run(os.getpid).values()) == workers
-    assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []
-
-
-@pytest.mark.usefixtures("impatient")
-@pytest.mark.parametrize(
-    ("address", "reason"),
-    [
-        ("tcp://127.0.0.1:1", "(Connection refused|Timed out)"),
-        ("nonsense://127.0.0.1:1", "unknown address scheme 'nonsense'"),
-        ("127.0.0.1", "missing port number"),
-        ("tls://127.0.0.1:1", "TLS"),
-    ],
-)
-def test_an_address_without_a_scheduler_is_one_message(address, reason):
-    start = time.monotonic()
-    with (
-        pytest.raises(WeglError, match=f"cannot reach the scheduler at {address}: .*{reason}"),
-        open_client(scheduler(address)),
-    ):
-        pass
-    assert time.monotonic() - start < 5
-
-
-@pytest.mark.usefixtures("impatient")
-def test_something_that_listens_and_says_nothing_is_given_up():
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        address = f"tcp://127.0.0.1:{server.getsockname()[1]}"
-        with pytest.raises(WeglError, match=f"cannot reach the scheduler at {address}: no answer"):
-            open_client(scheduler(address)).__enter__()
-
-
-@pytest.mark.usefixtures("impatient")
-def test_something_that_speaks_another_protocol_is_no_scheduler():
-    with socket.create_server(("127.0.0.1", 0)) as server:
-
-        def answer():
-            connection, _ = server.accept()
-            with connection:
-                connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n" * 10)
-                connection.recv(1)
-
-        thread = threading.Thread(target=answer)
-        thread.start()
-        address = f"tcp://127.0.0.1:{server.getsockname()[1]}"
-        with pytest.raises(WeglError, match=f"cannot reach the scheduler at {address}"):
-            open_client(scheduler(address)).__enter__()
-        thread.join()
-
-
-def test_a_worker_is_no_scheduler(two_workers):
-    worker = next(iter(two_workers.scheduler_info(n_workers=-1)["workers"]))
-    with pytest.raises(WeglError, match=f"at {worker} is no scheduler but a Worker"), open_client(scheduler(worker)):
-        pass
-
-
-@pytest.mark.usefixtures("impatient")
-def test_a_scheduler_without_workers_is_given_up():
-    with (
-        LocalCluster(n_workers=0, host="127.0.0.1", scheduler_kwargs={"dashboard_address": "127.0.0.1:0"}) as empty,
-        pytest.raises(WeglError, match=r"has had no workers for 0\.5 s"),
-        open_client(scheduler(empty.scheduler_address)),
-    ):
-        pass
-
-
-def test_a_worker_with_another_version_or_without_this_package_is_refused(tmp_path):
-    other = tmp_path / "pot-0.0.1.dist-info"
-    other.mkdir()
-    (other / "METADATA").write_text("Metadata-Version: 2.1\nName: POT\nVersion: 0.0.1\n")
-
-    def shadow(folder=str(tmp_path)):
-        import sys
-
-        sys.path.insert(0, folder)
-
-    def hide():
-        import sys
-
-        sys.modules["wegl_dask"] = None
-
-    with open_client(local()) as client:
-        table = scheduler(client.scheduler.address)
-        client.run(shadow)
-        with pytest.raises(WeglError, match=r"\| POT +\| [\w.]+ +\| 0\.0\.1 \(1 of 1\)"), open_client(table):
-            pass
-        client.run(hide)
-        with (
-            pytest.raises(WeglError, match=r"run  pip install 'wegl-dask==(?s:.*)not installed \(1 of 1\)"),
-            open_client(table),
-        ):
-            pass

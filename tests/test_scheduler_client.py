@@ -1,0 +1,148 @@
+import logging
+import os
+import socket
+import threading
+import time
+
+import pytest
+from distributed import LocalCluster
+
+from wegl_dask import scheduler_client
+from wegl_dask.cluster import open_client
+from wegl_dask.errors import WeglError
+from wegl_dask.spec import ClusterTable
+
+
+def local(**keys):
+    return ClusterTable(**({"workers": 1, "memory_limit": "600MB", "dashboard_address": None} | keys))
+
+
+def scheduler(address, **keys):
+    return ClusterTable(kind="scheduler", address=address, **keys)
+
+
+@pytest.fixture(scope="module")
+def two_workers():
+    """A client of two workers, which stand in for an existing cluster; tests leave them as they are."""
+    with open_client(local(workers=2)) as client:
+        yield client
+
+
+@pytest.fixture
+def impatient(monkeypatch):
+    monkeypatch.setattr(scheduler_client, "CONNECT_SECONDS", 0.5)
+    monkeypatch.setattr(scheduler_client, "ANSWER_SECONDS", 1)
+    monkeypatch.setattr(scheduler_client, "PATIENT_SECONDS", 0)
+    monkeypatch.setattr(scheduler_client, "WORKERS_SECONDS", 0.5)
+
+
+def test_an_existing_scheduler_is_used_and_left_running(two_workers, caplog):
+    workers = set(two_workers.run(os.getpid).values())
+    with open_client(scheduler(two_workers.scheduler.address)) as client:
+        assert client.submit(os.getpid).result() in workers
+    assert set(two_workers.run(os.getpid).values()) == workers
+    assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []
+
+
+@pytest.mark.usefixtures("impatient")
+@pytest.mark.parametrize(
+    ("address", "reason"),
+    [
+        ("tcp://127.0.0.1:1", "(Connection refused|Timed out)"),
+        ("nonsense://127.0.0.1:1", "unknown address scheme 'nonsense'"),
+        ("127.0.0.1", "missing port number"),
+        ("tls://127.0.0.1:1", "TLS"),
+    ],
+)
+def test_an_address_without_a_scheduler_is_one_message(address, reason):
+    start = time.monotonic()
+    with (
+        pytest.raises(WeglError, match=f"cannot reach the scheduler at {address}: .*{reason}"),
+        open_client(scheduler(address)),
+    ):
+        pass
+    assert time.monotonic() - start < 5
+
+
+@pytest.mark.usefixtures("impatient")
+def test_something_that_listens_and_says_nothing_is_given_up():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"tcp://127.0.0.1:{server.getsockname()[1]}"
+        with pytest.raises(WeglError, match=f"cannot reach the scheduler at {address}: no answer"):
+            open_client(scheduler(address)).__enter__()
+
+
+@pytest.mark.usefixtures("impatient")
+def test_something_that_speaks_another_protocol_is_no_scheduler():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def answer():
+            connection, _ = server.accept()
+            with connection:
+                connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n" * 10)
+                connection.recv(1)
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        address = f"tcp://127.0.0.1:{server.getsockname()[1]}"
+        with pytest.raises(WeglError, match=f"cannot reach the scheduler at {address}"):
+            open_client(scheduler(address)).__enter__()
+        thread.join()
+
+
+def test_a_worker_is_no_scheduler(two_workers):
+    worker = next(iter(two_workers.scheduler_info(n_workers=-1)["workers"]))
+    with pytest.raises(WeglError, match=f"at {worker} is no scheduler but a Worker"), open_client(scheduler(worker)):
+        pass
+
+
+@pytest.fixture
+def empty_scheduler():
+    """Address of a scheduler without workers."""
+    with LocalCluster(n_workers=0, host="127.0.0.1", scheduler_kwargs={"dashboard_address": "127.0.0.1:0"}) as empty:
+        yield empty
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_scheduler_without_workers_is_waited_for_and_given_up(empty_scheduler, caplog):
+    caplog.set_level(logging.INFO, logger="wegl_dask")
+    with (
+        pytest.raises(WeglError, match=r"has had no workers for 0\.5 s: start workers"),
+        open_client(scheduler(empty_scheduler.scheduler_address)),
+    ):
+        pass
+    assert "has no workers yet: waiting for them" in caplog.text
+
+
+def test_a_cluster_that_adapts_to_its_load_is_given_some_to_start_a_worker(empty_scheduler):
+    empty_scheduler.adapt(minimum=0, maximum=1, interval="50ms")
+    with open_client(scheduler(empty_scheduler.scheduler_address)) as client:
+        assert client.submit(sum, (1, 2)).result(timeout=30) == 3
+
+
+def test_a_worker_with_another_version_or_without_this_package_is_refused(tmp_path):
+    other = tmp_path / "pot-0.0.1.dist-info"
+    other.mkdir()
+    (other / "METADATA").write_text("Metadata-Version: 2.1\nName: POT\nVersion: 0.0.1\n")
+
+    def shadow(folder=str(tmp_path)):
+        import sys
+
+        sys.path.insert(0, folder)
+
+    def hide():
+        import sys
+
+        sys.modules["wegl_dask"] = None
+
+    with open_client(local()) as client:
+        table = scheduler(client.scheduler.address)
+        client.run(shadow)
+        with pytest.raises(WeglError, match=r"\| POT +\| [\w.]+ +\| [\w.]+ +\| 0\.0\.1 \(1 of 1\)"), open_client(table):
+            pass
+        client.run(hide)
+        with (
+            pytest.raises(WeglError, match=r"run  pip install 'wegl-dask==(?s:.*)not installed \(1 of 1\)"),
+            open_client(table),
+        ):
+            pass

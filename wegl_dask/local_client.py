@@ -1,0 +1,193 @@
+"""Workers that are processes on this machine, for as long as their client."""
+
+import asyncio
+import fcntl
+import importlib.util
+import multiprocessing
+import os
+import shutil
+import signal
+import socket
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+
+import dask.config
+from dask.system import CPU_COUNT
+from dask.utils import parse_bytes
+from distributed import Client, LocalCluster
+from distributed.system import MEMORY_LIMIT
+from distributed.utils import clean_dashboard_address
+
+from wegl_dask.errors import JobFileError, WeglError
+from wegl_dask.progress import format_bytes
+from wegl_dask.quiet import innermost, signals_held, silenced
+from wegl_dask.spec import ClusterTable
+from wegl_dask.worker_environment import WORKER_ENVIRONMENT
+
+SMALLEST_MEMORY = 500_000_000
+"""Memory of a worker, in bytes, below which it would be stopped by what it imports before it has read a graph."""
+
+SCRATCH_PREFIX = "wegl-dask-"
+
+START_SECONDS = 60
+CLOSE_SECONDS = 10
+
+
+@contextmanager
+def local_client(table: ClusterTable) -> Iterator[Client]:
+    """Start workers and open a client of them; see `wegl_dask.cluster.open_client`."""
+    _refuse_to_start_from_a_worker()
+    n_workers = table.workers or CPU_COUNT
+    memory = memory_of_a_worker(table.memory_limit, n_workers)
+    if has_dashboard(table):
+        _check_dashboard_address(str(table.dashboard_address))
+    with ExitStack() as stack:
+        stack.enter_context(_worker_environment())
+        scratch = stack.enter_context(_scratch_folder(table.local_directory))
+        settings = {
+            "temporary-directory": scratch,
+            "distributed.scheduler.allowed-failures": table.allowed_failures,
+            **{f"distributed.nanny.pre-spawn-environ.{name}": value for name, value in WORKER_ENVIRONMENT.items()},
+        }
+        with signals_held(), dask.config.set(settings):
+            cluster = _start_cluster(table, n_workers, memory)
+            client = Client(cluster)
+            stack.callback(_close_local, client, cluster)
+        yield client
+
+
+def _start_cluster(table: ClusterTable, n_workers: int, memory: int) -> LocalCluster:
+    # Without a dashboard a port is opened all the same, for metrics; any free one will do.
+    dashboard = {"dashboard": has_dashboard(table), "dashboard_address": table.dashboard_address or "127.0.0.1:0"}
+    try:
+        with silenced():
+            return LocalCluster(
+                n_workers=n_workers,
+                threads_per_worker=1,
+                processes=True,
+                host="127.0.0.1",
+                memory_limit=memory,
+                scheduler_kwargs=dashboard,
+                death_timeout=START_SECONDS,
+            )
+    except (OSError, RuntimeError) as error:
+        raise WeglError(
+            f"{n_workers} local workers could not be started: {innermost(error)}. Check cluster.workers "
+            'and the memory that is free; a script must do its work under  if __name__ == "__main__":'
+        ) from error
+
+
+def _close_local(client: Client, cluster: LocalCluster) -> None:
+    # An impatient second Ctrl-C must not leave processes behind; closing takes less than a second.
+    with signals_held(), silenced():
+        cluster.sync(_kill_workers, cluster)
+        client.close(timeout=CLOSE_SECONDS)
+        cluster.close(timeout=CLOSE_SECONDS)
+
+
+async def _kill_workers(cluster: LocalCluster) -> None:
+    # A worker that is asked to stop waits up to four seconds for its task, and writes warnings about it. Whatever
+    # matters is on storage by now, or it does not matter any more.
+    nannies = list(cluster.workers.values())
+    for nanny in nannies:
+        if nanny.pid is not None:
+            with suppress(ProcessLookupError):
+                os.kill(nanny.pid, signal.SIGKILL)
+    await asyncio.gather(*(nanny.close() for nanny in nannies))
+
+
+def _refuse_to_start_from_a_worker() -> None:
+    if getattr(multiprocessing.current_process(), "_inheriting", False):
+        raise WeglError(
+            "a worker has imported the script that started it, and would start workers of its own: put what the script "
+            'does under  if __name__ == "__main__":'
+        )
+
+
+def has_dashboard(table: ClusterTable) -> bool:
+    """Whether a dashboard is wanted and can be had."""
+    return table.dashboard_address is not None and importlib.util.find_spec("bokeh") is not None
+
+
+def _check_dashboard_address(address: str) -> None:
+    """Refuse an address that is not this machine's; for a port that is taken Dask finds another, with a warning."""
+    try:
+        for place in clean_dashboard_address(address):
+            socket.create_server((place["address"], 0)).close()
+    except (OSError, ValueError) as error:
+        raise JobFileError(
+            f'cluster.dashboard_address = "{address}" cannot be listened on: {error}; write for example "127.0.0.1:8787"'
+        ) from error
+
+
+def memory_of_a_worker(limit: str | None, n_workers: int) -> int:
+    """Memory limit of each of `n_workers` local workers, in bytes; JobFileError where it is no size or too small."""
+    if limit is None:
+        share = int(0.9 * MEMORY_LIMIT / n_workers)
+        if share < SMALLEST_MEMORY:
+            raise JobFileError(
+                f"{n_workers} workers would have {format_bytes(share)} of memory each, of {format_bytes(MEMORY_LIMIT)}; "
+                f"a worker needs {format_bytes(SMALLEST_MEMORY)}: lower cluster.workers"
+            )
+        return share
+    try:
+        memory = int(parse_bytes(limit))
+    except ValueError as error:
+        raise JobFileError(
+            f'cluster.memory_limit = "{limit}" is not a size; write for example "800MB" or "2GiB"'
+        ) from error
+    if memory < SMALLEST_MEMORY:
+        raise JobFileError(
+            f'cluster.memory_limit = "{limit}" is {format_bytes(memory)}; a worker needs {format_bytes(SMALLEST_MEMORY)}'
+        )
+    return memory
+
+
+@contextmanager
+def _worker_environment() -> Iterator[None]:
+    """Set the workers' environment, and put this process's own back in the end.
+
+    Dask passes a worker's variables through the environment of the process that spawns it, lets a value found there go
+    before its own, and leaves them behind.
+    """
+    names = {*WORKER_ENVIRONMENT, *dask.config.get("distributed.nanny.pre-spawn-environ"), "PYTHONHASHSEED"}
+    before = {name: os.environ.get(name) for name in names}
+    os.environ.update(WORKER_ENVIRONMENT)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+@contextmanager
+def _scratch_folder(parent: str | None) -> Iterator[str]:
+    """Make a folder for what workers spill; Dask removes its own files, but not the folder they were in."""
+    place = Path(parent or tempfile.gettempdir())
+    try:
+        folder = tempfile.TemporaryDirectory(prefix=SCRATCH_PREFIX, dir=place, ignore_cleanup_errors=True)
+    except OSError as error:
+        raise JobFileError(
+            f"cannot make a folder for spilling in {place}: {error.strerror}; set "
+            "cluster.local_directory to a folder that can be written to"
+        ) from error
+    with folder as path, (Path(path) / "new-lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        # Under its name it is locked from the start: who finds it unlocked there knows that the owner is dead.
+        Path(lock.name).rename(Path(path) / "lock")
+        _sweep_scratch_folders(place)
+        yield path
+
+
+def _sweep_scratch_folders(place: Path) -> None:
+    """Remove the folders of clusters whose process was killed before it could."""
+    for folder in place.glob(f"{SCRATCH_PREFIX}*"):
+        with suppress(OSError), (folder / "lock").open() as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if folder.lstat().st_uid == os.getuid():
+                shutil.rmtree(folder, ignore_errors=True)

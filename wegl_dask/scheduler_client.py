@@ -1,0 +1,141 @@
+"""A client of a Dask scheduler that runs already, and what is made sure of before it is given work."""
+
+import asyncio
+import logging
+import math
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import TypeVar
+
+from distributed import Client, rpc
+from distributed.security import Security
+from distributed.utils import LoopRunner
+from distributed.versions import VersionMismatchWarning
+
+from wegl_dask.errors import WeglError
+from wegl_dask.quiet import innermost, signals_held, silenced
+from wegl_dask.spec import ClusterTable
+from wegl_dask.tls import refuse_insecure, security
+from wegl_dask.uploads import upload_wheel
+from wegl_dask.worker_checks import blas_threads, check_versions, version_reporter, warn_of_threads
+
+CONNECT_SECONDS = 30
+ANSWER_SECONDS = 35
+PATIENT_SECONDS = 5
+WORKERS_SECONDS = 600
+CLOSE_SECONDS = 10
+
+Result = TypeVar("Result")
+
+_log = logging.getLogger(__name__)
+
+
+@contextmanager
+def scheduler_client(table: ClusterTable) -> Iterator[Client]:
+    """Open a client of the scheduler at ``table.address``; see `wegl_dask.cluster.open_client`."""
+    address = str(table.address)
+    try:
+        refuse_insecure(address, table)
+    except ValueError as error:
+        raise _unreachable(address, error) from error
+    certificates = security(table)
+    _check_scheduler(address, certificates)
+    with warnings.catch_warnings():
+        # Compared below, with the packages that matter here.
+        warnings.simplefilter("ignore", VersionMismatchWarning)
+        client = Client(address, timeout=CONNECT_SECONDS, security=certificates)
+    try:
+        _wait_for_a_worker(client, address)
+        if table.upload is not None:
+            upload_wheel(client, table.upload)
+        check_workers(client, address)
+        yield client
+    finally:
+        close_client(client)
+
+
+def check_workers(client: Client, address: str) -> None:
+    """Compare versions with the scheduler and the workers there are; warn of their threads.
+
+    Raises
+    ------
+    WeglError
+        If versions differ.
+    """
+    report = version_reporter()
+    check_versions(address, report(), client.run_on_scheduler(report), _run_on_workers(client, report))
+    warn_of_threads(_run_on_workers(client, blas_threads))
+
+
+def _run_on_workers(client: Client, function: Callable[[], Result]) -> dict[str, Result]:
+    """Call a function on every worker: what it returned, by address, without the workers that left meanwhile."""
+    answers = client.run(function, on_error="return")
+    for answer in answers.values():
+        if isinstance(answer, Exception) and not isinstance(answer, OSError):
+            raise answer
+    return {worker: answer for worker, answer in answers.items() if not isinstance(answer, OSError)}
+
+
+def close_client(client: Client) -> None:
+    """Close a client; a scheduler that does not answer any more must not keep the job from ending."""
+    with signals_held(), silenced(), suppress(TimeoutError):
+        client.close(timeout=CLOSE_SECONDS)
+
+
+def _wait_for_a_worker(client: Client, address: str) -> None:
+    """Wait until there is a worker, busy or not. A cluster that adapts to its load starts none before it is given work."""
+    asked = client.submit(version_reporter(), pure=False)
+    started = told = time.monotonic()
+    try:
+        while not client.nthreads():
+            now = time.monotonic()
+            if now - started > WORKERS_SECONDS:
+                raise WeglError(
+                    f"the scheduler at {address} has had no workers for {WORKERS_SECONDS} s: start workers that connect to it"
+                )
+            if now - told > PATIENT_SECONDS:
+                _log.info(
+                    "the scheduler at %s has no workers yet: waiting for them, for %d s at most",
+                    address,
+                    WORKERS_SECONDS,
+                )
+                told = math.inf
+            with suppress(TimeoutError):
+                asked.result(timeout=0.5)
+    finally:
+        asked.release()
+
+
+def _check_scheduler(address: str, certificates: Security) -> None:
+    """Ask whatever listens at the address what it is.
+
+    `Client` would wait without end for something that accepts connections and says nothing, and a client that failed to
+    connect complains when it is collected.
+    """
+    try:
+        kind = LoopRunner().run_sync(_ask_for_kind, address, certificates)
+    # What is no scheduler may answer anything: bytes that are no message, or a message of an absurd length.
+    except (OSError, ValueError, TypeError, MemoryError) as error:
+        raise _unreachable(address, error) from error
+    if kind != "Scheduler":
+        raise WeglError(f"at {address} is no scheduler but a {kind}: set cluster.address to the scheduler's address")
+
+
+def _unreachable(address: str, error: BaseException) -> WeglError:
+    return WeglError(
+        f"cannot reach the scheduler at {address}: {innermost(error)}. cluster.address is what the scheduler prints "
+        "when it starts, such as tls://host:8786; tls:// needs cluster.tls_ca_file, tls_cert and tls_key, or Dask's "
+        "distributed.comm.tls settings"
+    )
+
+
+async def _ask_for_kind(address: str, certificates: Security) -> str:
+    connection = certificates.get_connection_args("client")
+    # The outer limit is for what accepts the connection and says nothing.
+    async with (
+        asyncio.timeout(ANSWER_SECONDS),
+        rpc(address, timeout=CONNECT_SECONDS, connection_args=connection) as peer,
+    ):
+        return str((await peer.identity())["type"])

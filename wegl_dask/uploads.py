@@ -1,0 +1,81 @@
+"""A wheel of this package for scheduler and workers that have not installed it: it lies beside their own files."""
+
+import hashlib
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from distributed import Client, WorkerPlugin
+
+from wegl_dask.errors import JobFileError
+
+
+def upload_wheel(client: Client, path: str) -> None:
+    """Give the scheduler and all workers, also those that join later, a wheel to import this package from.
+
+    Nothing is installed: the wheel is a file in the temporary folder of each process, ahead of all else that Python
+    imports from, until the process ends. A process that can import the package already is left as it is.
+
+    Parameters
+    ----------
+    client : distributed.Client
+    path : str
+        A wheel of wegl-dask on this machine.
+
+    Raises
+    ------
+    JobFileError
+        If there is no such file or it is something else.
+    """
+    content = _read_wheel(path)
+    name = f"{hashlib.sha256(content).hexdigest()[:16]}-{Path(path).name}"
+    place = _placer()
+    client.run_on_scheduler(place, content, name)
+    # Under the same name it replaces itself, where another job with the same wheel has gone before.
+    client.register_plugin(_plugin(place, content, name), name=f"wegl-dask-{name}")
+
+
+def _read_wheel(path: str) -> bytes:
+    try:
+        with zipfile.ZipFile(path) as archive:
+            archive.getinfo("wegl_dask/version.py")
+        return Path(path).read_bytes()
+    except OSError as error:
+        raise JobFileError(f'cluster.upload = "{path}" cannot be read: {error.strerror}') from error
+    except (zipfile.BadZipFile, KeyError) as error:
+        raise JobFileError(
+            f'cluster.upload = "{path}" is no wheel of wegl-dask: make one with  pip wheel --no-deps  from its source'
+        ) from error
+
+
+def _placer() -> Callable[..., None]:
+    """Make the function that places a wheel where it runs; it travels whole, since there is no package there yet."""
+
+    def place(content: bytes, name: str, parent: str | None = None) -> None:
+        import atexit  # noqa: PLC0415
+        import importlib  # noqa: PLC0415
+        import shutil  # noqa: PLC0415
+        import sys  # noqa: PLC0415
+        import tempfile  # noqa: PLC0415
+        from pathlib import Path  # noqa: PLC0415
+
+        try:
+            importlib.import_module("wegl_dask.version")
+        except ModuleNotFoundError:
+            folder = tempfile.mkdtemp(prefix="wegl-dask-upload-", dir=parent)
+            atexit.register(shutil.rmtree, folder, ignore_errors=True)
+            wheel = Path(folder, name)
+            wheel.write_bytes(content)
+            sys.path.insert(0, str(wheel))
+            importlib.invalidate_caches()
+
+    return place
+
+
+def _plugin(place: Callable[..., None], content: bytes, name: str) -> WorkerPlugin:
+    class Upload(WorkerPlugin):  # type: ignore[misc]  # distributed has no types
+        def setup(self, worker: Any) -> None:
+            place(content, name, worker.local_directory)
+
+    return Upload()
