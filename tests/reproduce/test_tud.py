@@ -1,4 +1,6 @@
 import csv
+import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +12,9 @@ from wegl_dask.reproduce import tud
 from wegl_dask.reproduce.paper import PaperCell, paper_cell
 from wegl_dask.reproduce.plots import tud_plot
 from wegl_dask.reproduce.tables import SHORT, tud_table
-from wegl_dask.training import trees
+from wegl_dask.reproduce.tud_results import add_results
+
+HOW = {"seed": 0, "date": "2026-11-28", "versions": {"numpy": "2"}}
 
 
 def cell(best, paper, **settings):
@@ -18,8 +22,10 @@ def cell(best, paper, **settings):
         "data_set": "MUTAG",
         "pooling": "final",
         "model": "random-forest",
+        "held_out": np.array(best) - 1,
         "nested": None,
         "chosen": {"layers": 3},
+        "n_configurations": 8,
     }
     return tud.Cell(paper=paper, best=np.array(best), **{**values, **settings})
 
@@ -46,16 +52,64 @@ def test_the_copy_of_the_papers_numbers_is_whole():
     assert len(rows) == 150
 
 
+def step(candidates, outer, inner):
+    return {"candidates": [{"C": C} for C in candidates], "outer": outer, "inner": inner}
+
+
 def test_layers_and_candidate_are_chosen_together():
     steps = {
-        3: {"candidates": [{"C": 1}, {"C": 2}], "outer": [[0.5, 0.6], [0.7, 0.6]], "inner": [[0.9, 0.1], [0.2, 0.1]]},
-        4: {"candidates": [{"C": 1}, {"C": 2}], "outer": [[0.8, 0.1], [0.7, 0.2]], "inner": [[0.3, 0.2], [0.1, 0.4]]},
+        3: [step([1, 2], [[0.5, 0.6], [0.7, 0.6], [0.1, 0.95]], [[0.9, 0.1], [0.2, 0.1], [0.1, 0.3]])],
+        4: [
+            step([1], [[0.8], [0.7], [0.8]], [[0.3], [0.1], [0.8]]),
+            step([2], [[0.1], [0.2], [0.9]], [[0.2], [0.4], [0.1]]),
+        ],
     }
-    found = tud._cell("MUTAG", "concat", "svm-rbf", steps)
+    found = tud.choose("MUTAG", "concat", "svm-rbf", steps)
     assert found.chosen == {"layers": 4, "C": 1}
-    assert found.best.tolist() == pytest.approx([80, 70])
-    # Fold 0 would have taken L = 3, C = 1; fold 1 would have taken L = 4, C = 2.
-    assert found.nested.tolist() == pytest.approx([50, 20])
+    assert found.n_configurations == 4
+    assert found.best.tolist() == pytest.approx([80, 70, 80])
+    # On folds 1 and 2 L = 3, C = 2 is best (0.6 + 0.95); on 0 and 2, and on 0 and 1, it is L = 4, C = 1.
+    assert found.held_out.tolist() == pytest.approx([60, 70, 80])
+    # Fold 0 would have taken L = 3, C = 1; fold 1 L = 4, C = 2; fold 2 L = 4, C = 1.
+    assert found.nested.tolist() == pytest.approx([50, 20, 80])
+
+
+def test_without_inner_folds_there_is_no_nested_number():
+    steps = {3: [step([1, 2], [[0.5, 0.6], [0.7, 0.5]], [[], []])]}
+    found = tud.choose("MUTAG", "concat", "svm-rbf", steps)
+    assert found.nested is None
+    # What did better on the other fold.
+    assert found.held_out.tolist() == pytest.approx([50, 50])
+
+
+def test_a_cell_that_is_kept_is_read_back():
+    made = cell([80.0, 84.0], tud.papers_number("MUTAG", "final", "random-forest"), nested=np.array([79.0, 78.0]))
+    back = tud.Cell.from_json(made.to_json())
+    assert back.to_json() == made.to_json()
+    assert back.paper == PaperCell(86.2, 9.5)
+
+
+class Answers:
+    """Stands for a ledger: of every step it gives an accuracy that follows from the number of layers alone."""
+
+    def __init__(self, accuracy):
+        self.accuracy = accuracy
+        self.asked = []
+
+    def step(self, name, settings, compute):  # noqa: ARG002
+        layers, part = re.fullmatch(r"tud-MUTAG-concat-(\d)-random-forest-(first|rest)", name).groups()
+        self.asked.append((int(layers), part))
+        outer = [[self.accuracy[int(layers)] + (0.05 if part == "rest" else 0)]] * 10
+        return {"candidates": [{"part": part}], "outer": outer, "inner": [[]] * 10}
+
+
+def test_the_whole_grid_is_searched_with_the_best_numbers_of_layers():
+    ledger = Answers({3: 0.7, 4: 0.9, 5: 0.6, 6: 0.8})
+    plan = tud.Plan(layers=[3, 4, 5, 6], models=["random-forest"])
+    (found,) = tud.compute_cells(plan, None, ledger, None, name="MUTAG", pooling="concat")
+    assert ledger.asked == [(3, "first"), (4, "first"), (5, "first"), (6, "first"), (4, "rest"), (6, "rest")]
+    assert found.chosen == {"layers": 4, "part": "rest"}
+    assert found.n_configurations == 6
 
 
 def test_a_cell_is_short_when_it_is_more_than_a_deviation_below_the_paper():
@@ -64,25 +118,70 @@ def test_a_cell_is_short_when_it_is_more_than_a_deviation_below_the_paper():
     assert not cell([80.0, 84.0], None).is_short
 
 
+def rows_of(table):
+    return [line for line in table.splitlines() if line.startswith("| WEGL")]
+
+
 def test_the_table_has_a_row_a_cell_and_marks_short_ones():
     cells = [cell([80.0, 84.0], PaperCell(90.0, 1.0)), cell([90.0, 94.0], PaperCell(90.0, None), pooling="concat")]
-    plan = tud.Plan(data_sets=["MUTAG"], layers=[3, 4], nested=False)
-    rows = [line for line in tud_table(cells, plan, {"numpy": "2"}).splitlines() if line.startswith("| WEGL")]
-    assert rows == [
-        f"| WEGL + RF | final | 90.0 ± 1.0 | 82.0 ± 2.0 | {SHORT} | layers = 3 |",
-        "| WEGL + RF | concat | 90.0 | 92.0 ± 2.0 |  | layers = 3 |",
+    assert rows_of(tud_table(cells, [HOW] * 2)) == [
+        f"| WEGL + RF | final | 90.0 ± 1.0 | 82.0 ± 2.0 | 81.0 ± 2.0 | {SHORT} | layers = 3 |",
+        "| WEGL + RF | concat | 90.0 | 92.0 ± 2.0 | 91.0 ± 2.0 |  | layers = 3 |",
+    ]
+
+
+def test_the_table_sets_our_best_cell_beside_the_papers_and_says_what_is_not_there():
+    cells = [cell([80.0, 84.0], None), cell([90.0, 88.0], None, model="mlp")]
+    table = tud_table(cells, [HOW, {**HOW, "date": "2026-11-30", "seed": 1}])
+    # The paper's best on MUTAG is GBDT with concat, 89.3.
+    assert "| MUTAG | 89.3 ± 6.6 (GBDT, concat) | 89.0 ± 1.0 (MLP, final) | 88.0 ± 1.0 | below | 2 | 0 |" in table
+    assert "Not computed yet: PTC_MR, ENZYMES, PROTEINS, IMDB-BINARY." in table
+    assert "13 of 15 cells are not computed yet." in table
+    assert "Seed 0, 1; numpy 2; 2026-11-28 to 2026-11-30." in table
+
+
+def test_the_nested_number_has_a_column_where_it_was_computed():
+    cells = [cell([80.0], None, nested=np.array([70.0])), cell([81.0], None, pooling="concat")]
+    assert rows_of(tud_table(cells, [HOW] * 2)) == [
+        "| WEGL + RF | final |  | 80.0 ± 0.0 | 79.0 ± 0.0 | 70.0 ± 0.0 |  | layers = 3 |",
+        "| WEGL + RF | concat |  | 81.0 ± 0.0 | 80.0 ± 0.0 |  |  | layers = 3 |",
     ]
 
 
 def test_the_plot_is_a_png():
     pytest.importorskip("matplotlib")
-    cells = [cell([80.0, 84.0], PaperCell(90.0, 1.0), nested=np.array([79.0])), cell([1.0], None, data_set="PTC_MR")]
+    cells = [cell([80.0, 84.0], PaperCell(90.0, 1.0)), cell([1.0], None, data_set="PTC_MR")]
     assert tud_plot(cells).startswith(b"\x89PNG")
 
 
-def test_the_command_goes_on_where_it_was(shared_data, tmp_path, monkeypatch, capsys):
+def test_cells_of_several_commands_are_kept_together(tmp_path):
     pytest.importorskip("matplotlib")
-    monkeypatch.setattr(trees, "N_TREES", (3,))
+    folder = Folder(str(tmp_path))
+    nested = np.array([70.0, 71.0])
+    add_results(
+        folder, [cell([1.0, 2.0], None, data_set="PTC_MR"), cell([80.0, 84.0], None, nested=nested)], tud.Plan()
+    )
+    add_results(folder, [cell([50.0, 52.0], None, model="mlp"), cell([80.0, 84.0], None)], tud.Plan())
+    kept = json.loads(folder.read("tud.json"))["cells"]
+    # In the order of the table; the nested number of a cell that is the same has been kept.
+    assert [(each["data_set"], each["model"], each["nested"]) for each in kept] == [
+        ("MUTAG", "mlp", None),
+        ("MUTAG", "random-forest", [70.0, 71.0]),
+        ("PTC_MR", "random-forest", None),
+    ]
+    add_results(folder, [cell([90.0, 92.0], None)], tud.Plan())
+    kept = json.loads(folder.read("tud.json"))["cells"]
+    assert kept[1]["best"] == [90.0, 92.0]
+    assert kept[1]["nested"] is None
+    assert [row.split(" | ")[2] for row in rows_of(folder.read("tud.md").decode())] == [
+        "81.9 ± 5.9",
+        "86.2 ± 9.5",
+        "66.3 ± 6.5",
+    ]
+
+
+def test_the_command_goes_on_where_it_was(shared_data, tmp_path, capsys):
+    pytest.importorskip("matplotlib")
     options = ["--only", "MUTAG", "--poolings", "final", "--layers", "3", "--models", "svm-rbf", "--workers", "1"]
     command = ["reproduce", "tud", "--data", str(shared_data / "TUDataset"), "-o", str(tmp_path / "tud"), *options]
     results = []

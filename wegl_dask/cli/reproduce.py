@@ -1,7 +1,6 @@
 """The commands that compute the paper's tables and figures anew: reproduce NAME."""
 
 from collections.abc import Callable, Sequence
-from importlib.metadata import version
 from typing import Any, TypeVar
 
 import click
@@ -39,7 +38,7 @@ _workers_option = click.option(
 @click.option("--poolings", help="Of concat,average,final; all if not given.")
 @click.option("--layers", help="Numbers of layers, such as 3,4; 3 to 8 if not given.")
 @click.option("--models", help="Of svm-linear,svm-rbf,gradient-boosting,mlp,random-forest; all if not given.")
-@click.option("--nested/--no-nested", default=True, help="Compute the honest number too, six times the work.")
+@click.option("--nested", is_flag=True, help="Choose within each training part too, four times the work.")
 @_workers_option
 def tud(
     data: str,
@@ -64,8 +63,7 @@ def tud(
     from wegl_dask.reproduce import tud as job  # noqa: PLC0415
     from wegl_dask.reproduce.embedding import DataSet  # noqa: PLC0415
     from wegl_dask.reproduce.ledger import Ledger  # noqa: PLC0415
-    from wegl_dask.reproduce.plots import tud_plot  # noqa: PLC0415
-    from wegl_dask.reproduce.tables import tud_table  # noqa: PLC0415
+    from wegl_dask.reproduce.tud_results import add_results  # noqa: PLC0415
     from wegl_dask.spec import ClusterTable  # noqa: PLC0415
     from wegl_dask.training.spreading import open_workers  # noqa: PLC0415
 
@@ -80,17 +78,13 @@ def tud(
     cluster = ClusterTable(workers=workers, dashboard_address=None)
     jobs = shipped_jobs()
     with stopped_by_signals(), open_client(cluster) as client, open_workers(cluster) as spread:
-        data_sets = {
-            each: DataSet(
-                each, jobs[f"paper/{each.lower()}"].read_text(encoding="utf-8"), data, folder.location(), client
-            )
-            for each in plan.data_sets
-        }
-        cells = job.compute_cells(plan, data_sets, Ledger(folder), spread)
-    versions = {package: version(package) for package in ("numpy", "scikit-learn")}
-    folder.write("tud.md", tud_table(cells, plan, versions).encode())
-    folder.write("tud.png", tud_plot(cells))
-    click.echo(f"wrote {folder.location('tud')}.md and tud.png")
+        for each in plan.data_sets:
+            job_toml = jobs[f"paper/{each.lower()}"].read_text(encoding="utf-8")
+            data_set = DataSet(each, job_toml, data, folder.location(), client)
+            for pooling in plan.poolings:
+                cells = job.compute_cells(plan, data_set, Ledger(folder), spread, name=each, pooling=pooling)
+                add_results(folder, cells, plan)
+    click.echo(f"wrote {folder.location('tud')}.md, tud.json and tud.png")
 
 
 def _chosen(option: str, text: str | None, known: Sequence[Name]) -> list[Name]:

@@ -40,9 +40,8 @@ def tud_plot(cells: Sequence[Cell]) -> bytes:
             color="#3b6fb6",
             label="ours, best configuration",
         )
-        if all(cell.nested is not None for cell in own):
-            nested = [cell.nested.mean() for cell in own if cell.nested is not None]
-            axes.plot([place + 0.2 for place in places], nested, "D", color="#d1495b", label="ours, nested")
+        held_out = [cell.held_out.mean() for cell in own]
+        axes.plot([place + 0.2 for place in places], held_out, "D", color="#d1495b", label="ours, held out")
         labels = [f"{METHODS[cell.model].removeprefix('WEGL + ')} {cell.pooling}" for cell in own]
         axes.set_xticks(list(places), labels, rotation=60, ha="right", fontsize=8)
         axes.set_ylabel("accuracy, %")
@@ -50,5 +49,5 @@ def tud_plot(cells: Sequence[Cell]) -> bytes:
         axes.grid(visible=True, axis="y", color="#e3e7ee")
         axes.legend(fontsize=8)
     content = io.BytesIO()
-    figure.savefig(content, format="png", dpi=120)
+    figure.savefig(content, format="png", dpi=90)
     return content.getvalue()

@@ -1,5 +1,6 @@
 """Every candidate of a grid on every fold, and on folds within the training part of every fold."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -48,7 +49,8 @@ def cross_validate(
     *,
     n_folds: int,
     seed: int,
-    nested: bool = True,
+    inner_folds: int = INNER_FOLDS,
+    groups: Sequence[Sequence[Candidate]] | None = None,
     step: str = "cross-validation",
 ) -> CrossValidation:
     """Fit every candidate of a grid to the graphs outside each fold, and measure it on the fold.
@@ -62,8 +64,10 @@ def cross_validate(
     n_folds : int
     seed : int
         Of the folds, and of every fit.
-    nested : bool, default True
-        Do the same within the training part of each fold, in `INNER_FOLDS` folds.
+    inner_folds : int, default `INNER_FOLDS`
+        Do the same within the training part of each fold, in so many folds; 0 for not at all.
+    groups : sequence of sequences of candidates, optional
+        Of those that the learner lists; all if not given.
     step : str
         Name for the progress display.
 
@@ -77,9 +81,9 @@ def cross_validate(
         raise JobFileError(
             f"train.folds = {n_folds} folds need {2 * n_folds} graphs with labels; there are {len(rows)}"
         )
-    groups = learner.groups()
+    groups = learner.groups() if groups is None else groups
     folds = _folds(problem, rows, n_folds, seed)
-    within = [_folds(problem, fold.train, INNER_FOLDS, seed) if nested else [] for fold in folds]
+    within = [_folds(problem, fold.train, inner_folds, seed) if inner_folds else [] for fold in folds]
     every = [*folds, *(fold for inner in within for fold in inner)]
     searches = [Search(learner, fold, group, seed) for fold in every for group in groups]
     found = workers.map(step, search, searches, (problem.Y, *learner.shared(problem.X)))
@@ -90,7 +94,7 @@ def cross_validate(
             for fold, of_fold in zip(every, scores, strict=True)
         ]
     )
-    inner = table[n_folds:].reshape(n_folds, INNER_FOLDS, -1).mean(axis=1) if nested else np.empty((n_folds, 0))
+    inner = table[n_folds:].reshape(n_folds, inner_folds, -1).mean(axis=1) if inner_folds else np.empty((n_folds, 0))
     return CrossValidation(
         candidates=[candidate for group in groups for candidate in group],
         folds=folds,

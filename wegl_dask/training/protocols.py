@@ -164,7 +164,8 @@ def evaluate_cv(
     The embedding itself has seen all graphs, without their labels: both numbers are transductive in that sense.
     """
     searched = len(learner.groups()) > 1 or len(learner.groups()[0]) > 1
-    found = cross_validate(problem, learner, metric, workers, n_folds=n_folds, seed=seed, nested=searched)
+    inner_folds = INNER_FOLDS if searched else 0
+    found = cross_validate(problem, learner, metric, workers, n_folds=n_folds, seed=seed, inner_folds=inner_folds)
     candidates, folds, scores = found.candidates, found.folds, found.scores
     means = found.outer.mean(axis=0)
     best = best_candidate(means, metric, "every fold")

@@ -36,9 +36,12 @@ class SupportVectorMachine(Learner):
     Attributes
     ----------
     kernel : {"linear", "rbf"}
+    max_iterations : int
+        Steps of the solver after which a fit ends as it is.
     """
 
     kernel: Literal["linear", "rbf"]
+    max_iterations: int = MAX_ITERATIONS
 
     threshold: ClassVar[float] = 0.0
     is_seeded: ClassVar[bool] = False
@@ -84,7 +87,7 @@ class SupportVectorMachine(Learner):
         return kernel
 
     def _make(self, candidate: Candidate, kernel: str) -> Any:
-        settings = {**candidate, "kernel": kernel, "max_iter": MAX_ITERATIONS}
+        settings = {**candidate, "kernel": kernel, "max_iter": self.max_iterations}
         if self.n_classes:
             return SVC(**settings)
         return TransformedTargetRegressor(SVR(**settings), transformer=StandardScaler())

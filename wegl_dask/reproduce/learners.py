@@ -1,0 +1,115 @@
+"""The models of tables 2 and 3: those of `wegl_dask.training`, and cheaper ones where the whole grid would take days."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from sklearn.ensemble import GradientBoostingClassifier
+from sklearn.neural_network import MLPClassifier
+
+from wegl_dask.training.dense import Perceptron
+from wegl_dask.training.learner import Arrays, Candidate, Fold, Labels, Learner, grid
+from wegl_dask.training.models import make_learner
+from wegl_dask.training.names import ModelName
+from wegl_dask.training.problem import FloatMatrix, Problem
+from wegl_dask.training.svm import SupportVectorMachine, gram_matrix
+from wegl_dask.training.trees import DEPTHS, LEAF_SIZES, N_TREES
+
+SVM_ITERATIONS = 100_000
+"""Steps of the solver of an SVM: a penalty that needs more has overfitted, and more would not make it the best."""
+
+VARIANCE_KEPT = 0.999
+"""Share of the variance of the vectors in the principal components that the perceptron sees."""
+
+
+def table_learner(name: ModelName, problem: Problem) -> Learner:
+    """Make the model of a row of table 3; the labels are classes."""
+    learner = make_learner(name, problem, metric="accuracy", time_budget=0.0)
+    kind, n_classes = learner.kind, learner.n_classes
+    match name:
+        case "svm-linear":
+            return SupportVectorMachine(kind, n_classes, "linear", SVM_ITERATIONS)
+        case "svm-rbf":
+            return SupportVectorMachine(kind, n_classes, "rbf", SVM_ITERATIONS)
+        case "gradient-boosting":
+            return SampledBoosting(kind, n_classes)
+        case "mlp":
+            return ComponentPerceptron(kind, n_classes)
+        case _:
+            return learner
+
+
+class SampledBoosting(Learner):
+    """Exact gradient boosting, of which every split looks at a random square root of the columns, as in a forest.
+
+    Notes
+    -----
+    With all columns, as in the paper, the grid takes twenty to a thousand times as long. `min_samples_split` is left at
+    2. Predictions after each stage give every number of trees from one fit: 9 fits for 45 candidates.
+    """
+
+    def groups(self) -> list[list[Candidate]]:
+        """List the candidates, depth 3 first; those together that differ in the number of trees."""
+        depths = sorted(DEPTHS, key=lambda depth: depth != 3)
+        return [
+            grid(min_samples_leaf=[leaf], max_depth=[depth], n_estimators=N_TREES)
+            for leaf in LEAF_SIZES
+            for depth in depths
+        ]
+
+    def make(self, candidate: Candidate, seed: int) -> Any:
+        """Make the classifier of a candidate."""
+        return GradientBoostingClassifier(**candidate, max_features="sqrt", random_state=seed)
+
+    def _search(self, shared: Arrays, y: Labels, fold: Fold, group: Sequence[Candidate], seed: int) -> FloatMatrix:
+        (X,) = shared
+        sizes = [candidate["n_estimators"] for candidate in group]
+        estimator = self.fit({**group[0], "n_estimators": max(sizes)}, X[fold.train], y[fold.train], seed)
+        staged = enumerate(estimator.staged_predict_proba(X[fold.evaluate]), 1)
+        by_size = {n_trees: self._in_columns(scores, estimator.classes_) for n_trees, scores in staged}
+        return np.stack([by_size[size] for size in sizes])
+
+
+class ComponentPerceptron(Perceptron):
+    """Multi-layer perceptrons on the principal components of the vectors, all on one scale.
+
+    Notes
+    -----
+    A rotation is undone by the first layer, so that only the components left out are lost. They are those of all graphs,
+    without their labels, as the embedding is. On one scale, and not each on its own, small components stay small.
+    """
+
+    def make(self, candidate: Candidate, seed: int) -> Any:
+        """Make the classifier of a candidate."""
+        return MLPClassifier(**candidate, random_state=seed)
+
+    def shared(self, X: npt.NDArray[np.float32]) -> Arrays:
+        """Compute the components that keep `VARIANCE_KEPT` of the variance; the largest has variance 1."""
+        return (leading_components(X, VARIANCE_KEPT).astype(np.float32),)
+
+
+def leading_components(X: npt.NDArray[np.float32], share: float) -> FloatMatrix:
+    """Rotate vectors to their principal components, as many as keep a share of the variance.
+
+    Parameters
+    ----------
+    X : float32, (n, width)
+    share : float
+        Between 0 and 1.
+
+    Returns
+    -------
+    float64, (n, n_components)
+        Divided by one number, so that the first has variance 1; all zero where the vectors are all alike.
+    """
+    gram = gram_matrix(X)
+    gram -= gram.mean(axis=0)
+    gram -= gram.mean(axis=1)[:, None]
+    squares, vectors = np.linalg.eigh(gram)
+    squares, vectors = np.maximum(squares[::-1], 0), vectors[:, ::-1]
+    if not squares[0] > 0:
+        return np.zeros((len(X), 1))
+    kept = int(np.searchsorted(np.cumsum(squares) / squares.sum(), share)) + 1
+    components: FloatMatrix = vectors[:, :kept] * np.sqrt(len(X) * squares[:kept] / squares[0])
+    return components
