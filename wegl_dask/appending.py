@@ -26,6 +26,7 @@ from wegl_dask.run import Run
 from wegl_dask.sources.base import SourcePlan, Unit, fingerprint
 from wegl_dask.spec import JobSpec
 from wegl_dask.storage import RunFolder
+from wegl_dask.worker_devices import require_device
 
 APPENDED_TABLES = ("source", "task", "cluster")
 """Keys and tables that an append takes from a job file; all others are those of the run."""
@@ -94,6 +95,7 @@ def append_job(
         If the run has not finished, or anything stops the append. The run is as it was before where the input is at
         fault, and else goes on when it is appended to again.
     """
+    require_device(client, spec.cluster.device)
     folder = RunFolder(spec.output.path)
     with folder.lock() as lock:
         folder.claim(folder.job_toml())

@@ -12,6 +12,7 @@ features 1. Both are one sparse matrix S applied L times, so everything up to th
 the initial features.
 """
 
+from collections.abc import Iterable
 from typing import Literal
 
 import numpy as np
@@ -122,6 +123,40 @@ def pooled(
         if total is not None:
             total += current
     return current if total is None else total / (layers + 1)
+
+
+def accumulated(
+    operator: sparse.csr_array,
+    last: npt.NDArray[np.float64],
+    others: Iterable[npt.NDArray[np.float64] | None],
+) -> npt.NDArray[np.float64]:
+    """Propagate and add up what comes in at each layer: the sum of S^l T_l, by Horner's rule.
+
+    Parameters
+    ----------
+    operator : scipy.sparse.csr_array, (n_nodes, n_nodes)
+        S.
+    last : float64, (n_nodes, width)
+        T_L.
+    others : iterable of float64 (n_nodes, width), or None
+        T_(L-1), ..., T_0; None stands for zeros.
+
+    Returns
+    -------
+    float64, (n_nodes, width)
+
+    Examples
+    --------
+    >>> swap = sparse.csr_array(np.array([[0.0, 1.0], [1.0, 0.0]]))
+    >>> accumulated(swap, np.array([[1.0], [2.0]]), [np.array([[10.0], [10.0]])]).ravel()
+    array([12., 11.])
+    """
+    total = last
+    for term in others:
+        total = operator @ total
+        if term is not None:
+            total += term
+    return total
 
 
 def _fill(values: npt.NDArray[np.float64], where: npt.NDArray[np.bool_], new: FloatArray) -> npt.NDArray[np.float64]:

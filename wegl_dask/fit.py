@@ -103,6 +103,7 @@ def prepare_fit(spec: JobSpec, census: ShardCensus) -> Fit:
         virtual_node=spec.nodes.virtual_node,
         layers=spec.diffusion.layers,
         pooling=spec.diffusion.pooling,
+        device=spec.cluster.device,
     )
     try:
         width = settings.build().width

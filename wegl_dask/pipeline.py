@@ -34,6 +34,7 @@ from wegl_dask.sources.base import SourcePlan, fingerprint
 from wegl_dask.spec import JobSpec
 from wegl_dask.storage import RunFolder
 from wegl_dask.version import NUMERICS_VERSION, __version__
+from wegl_dask.worker_devices import require_device
 
 _log = logging.getLogger(__name__)
 
@@ -106,6 +107,7 @@ def run_job(
     WeglError
         If anything stops the job; what was finished stays valid.
     """
+    require_device(client, spec.cluster.device)
     given = None if spec.model.path is None else GivenModel.read(spec.model.path)
     if given is not None:
         spec = given.completed(spec)
@@ -241,6 +243,7 @@ def embed(run: Run, census: ShardCensus, model: PartRecord) -> dict[int, PartRec
                 "versions": _versions(),
             },
             fail=spec.source.on_error == "fail",
+            device=spec.cluster.device,
         ),
         [tasks.ShardTask(shard, value) for shard, value in _embed_inputs(spec, census, model).items()],
     )

@@ -9,9 +9,10 @@ import numpy.typing as npt
 from scipy import sparse
 
 from wegl_dask.accumulation import MomentAccumulator
-from wegl_dask.diffusion import EdgeFeature, Pooling, pooled, propagation_operator
+from wegl_dask.diffusion import EdgeFeature, Pooling, propagation_operator
 from wegl_dask.features import NodeFeatures, build_features
 from wegl_dask.graphs import GraphBatch, GraphSchema, IntArray
+from wegl_dask.kernels import Device, kernels
 from wegl_dask.projection import Moments, Projection
 
 FloatMatrix = npt.NDArray[np.float64]
@@ -36,6 +37,8 @@ class NodeEmbedding:
     layers : int
         L.
     pooling : {"concat", "average", "final"}
+    device : {"cpu", "cuda"}
+        What diffuses; see `wegl_dask.kernels`.
     """
 
     features: NodeFeatures
@@ -43,6 +46,7 @@ class NodeEmbedding:
     virtual_node: bool
     layers: int
     pooling: Pooling
+    device: Device = "cpu"
 
     @property
     def repeats(self) -> int:
@@ -67,7 +71,7 @@ class NodeEmbedding:
         raw = self.features.raw_matrix(batch)
         encoded = raw if self.features.encoder is None else raw @ self.features.encoder
         operator = propagation_operator(batch, self.edge_features)
-        return pooled(operator, encoded, layers=self.layers, pooling=self.pooling)
+        return kernels(self.device).pooled(operator, encoded, layers=self.layers, pooling=self.pooling)
 
     def moments(self, batch: GraphBatch, seen: IntArray, *, scatter: bool) -> Moments:
         """Take the moments of the pooled node features in the narrower of raw and encoded space.
@@ -97,6 +101,7 @@ class NodeEmbedding:
                 raw @ self.features.encoder if encode else raw[:, seen],
                 self.layers,
                 self.pooling,
+                self.device,
             )
             if not scatter:
                 total.add(columns.moments())
@@ -119,7 +124,7 @@ class _DiffusedColumns:
     ----------
     operator : scipy.sparse.csr_array, (n_nodes, n_nodes)
     features : (n_nodes, n_features)
-    layers, pooling
+    layers, pooling, device
         See `NodeEmbedding`.
     """
 
@@ -127,6 +132,7 @@ class _DiffusedColumns:
     features: sparse.csr_array | FloatMatrix
     layers: int
     pooling: Pooling
+    device: Device
 
     @property
     def repeats(self) -> int:
@@ -135,7 +141,8 @@ class _DiffusedColumns:
 
     def evaluate(self, start: int = 0, stop: int | None = None) -> FloatMatrix:
         """Diffuse and pool the features ``start:stop``: (n_nodes, repeats * (stop - start))."""
-        return pooled(self.operator, self.features[:, start:stop], layers=self.layers, pooling=self.pooling)
+        features = self.features[:, start:stop]
+        return kernels(self.device).pooled(self.operator, features, layers=self.layers, pooling=self.pooling)
 
     def moments(self) -> Moments:
         """Take the moments of all columns, without their products."""
@@ -201,7 +208,7 @@ class NodeSettings:
     features : tuple of str
     max_degree, degree_clip, embedding_width, seed : int
         See `wegl_dask.features.build_features`.
-    edge_features, virtual_node, layers, pooling
+    edge_features, virtual_node, layers, pooling, device
         See `NodeEmbedding`.
     """
 
@@ -215,6 +222,7 @@ class NodeSettings:
     virtual_node: bool
     layers: int
     pooling: Pooling
+    device: Device = "cpu"
 
     def build(self) -> NodeEmbedding:
         """Make the node embedding; ValueError where the graphs lack a feature that is asked for."""
@@ -226,7 +234,7 @@ class NodeSettings:
             embedding_width=self.embedding_width,
             seed=self.seed,
         )
-        return NodeEmbedding(features, self.edge_features, self.virtual_node, self.layers, self.pooling)
+        return NodeEmbedding(features, self.edge_features, self.virtual_node, self.layers, self.pooling, self.device)
 
 
 @dataclass(frozen=True)
@@ -263,12 +271,13 @@ class PointEmbedding:
         if self._folded is None:
             encoder = nodes.features.encoder
             encoded = raw if encoder is None else raw @ encoder
-            points = pooled(operator, encoded, layers=nodes.layers, pooling=nodes.pooling)
+            points = kernels(nodes.device).pooled(operator, encoded, layers=nodes.layers, pooling=nodes.pooling)
             points -= projection.mean
             points /= projection.scale
         else:
             maps, shift = self._folded
-            points = self._projected(operator, raw, maps)
+            last = raw @ maps[-1]
+            points = kernels(nodes.device).accumulated(operator, last, self._others(raw, maps, last))
             points -= shift
         return points, prepared.node_offsets
 
@@ -288,15 +297,10 @@ class PointEmbedding:
             maps = [maps[0] / (nodes.layers + 1)]
         return maps, components @ (projection.mean / projection.scale)
 
-    def _projected(self, operator: sparse.csr_array, raw: sparse.csr_array, maps: Sequence[FloatMatrix]) -> FloatMatrix:
-        """Sum S^l X A_l over the layers by Horner's rule: only d columns are ever diffused."""
+    def _others(
+        self, raw: sparse.csr_array, maps: Sequence[FloatMatrix], last: FloatMatrix
+    ) -> Iterator[FloatMatrix | None]:
+        """Yield X A_l of the layers before the last: only d columns are ever diffused."""
         pooling = self.nodes.pooling
-        last: FloatMatrix = raw @ maps[-1]
-        points = last
         for layer in range(self.nodes.layers - 1, -1, -1):
-            points = operator @ points
-            if pooling == "concat":
-                points += raw @ maps[layer]
-            elif pooling == "average":
-                points += last
-        return points if points is not last else last.copy()
+            yield raw @ maps[layer] if pooling == "concat" else last if pooling == "average" else None

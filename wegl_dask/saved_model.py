@@ -1,7 +1,7 @@
 """A fitted model: what `transform` needs, and its form on storage, ``model.json`` and ``arrays.npz``."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -11,9 +11,10 @@ from wegl_dask.diffusion import EdgeFeature, Pooling
 from wegl_dask.errors import WeglError
 from wegl_dask.features import FeatureBlock, NodeFeatures
 from wegl_dask.graphs import GraphBatch, GraphSchema
+from wegl_dask.kernels import Device, kernels
 from wegl_dask.points import NodeEmbedding, PointEmbedding
 from wegl_dask.projection import Projection
-from wegl_dask.transport import CERTIFIED_EVERY, Embeddings, Solver, canonical_points, embed_points
+from wegl_dask.transport import CERTIFIED_EVERY, Embeddings, Solver, canonical_points
 from wegl_dask.version import NUMERICS_VERSION, __version__
 
 FloatMatrix = npt.NDArray[np.float64]
@@ -117,6 +118,11 @@ class Model:
         """Number d of coordinates of a point."""
         return int(self.reference.shape[1])
 
+    def on(self, device: Device) -> "Model":
+        """Make the same model compute on a device; see `wegl_dask.kernels`."""
+        nodes = replace(self.points.nodes, device=device)
+        return replace(self, points=replace(self.points, nodes=nodes))
+
     def embed(self, batch: GraphBatch, *, certified_every: int = CERTIFIED_EVERY) -> Iterator[Embeddings]:
         """Embed the graphs of a batch, a run of consecutive graphs at a time so that memory stays flat.
 
@@ -139,6 +145,7 @@ class Model:
         """
         if batch.schema != self.schema:
             raise ValueError(f"the model embeds graphs of {self.schema}; these are of {batch.schema}")
+        embed_points = kernels(self.points.nodes.device).embed_points
         for nodes_block in batch.blocks(max(1, BLOCK_ENTRIES // self.dimension)):
             points, offsets = self.points.evaluate(nodes_block)
             canonical = canonical_points(points, offsets, self.rounding_step)

@@ -262,6 +262,11 @@ class ClusterTable(Table):
     kind: Literal["local", "scheduler", "slurm"] = Field(
         "local", description="Processes on this machine, an existing Dask scheduler, or jobs of Slurm."
     )
+    device: Literal["cpu", "cuda"] = Field(
+        "cpu",
+        description="What workers diffuse and find entropic plans on: their processor, or a GPU by torch (extra gpu), with "
+        "the same result to float32 tolerance. Exact plans are found on the processor.",
+    )
     workers: int | None = Field(None, ge=1, description="local: number of worker processes; one a core if not set.")
     memory_limit: Text | None = Field(
         None, description='local: memory of a worker, such as "800MB"; the machine\'s, divided evenly, if not set.'

@@ -21,6 +21,7 @@ from wegl_dask.embeddings import Dtype, EmbeddingFormat, EmbeddingRows, Layout
 from wegl_dask.errors import SourceError, WeglError
 from wegl_dask.features import degrees
 from wegl_dask.graphs import GraphBatch
+from wegl_dask.kernels import Device
 from wegl_dask.known_rows import KnownRows, row_ranges
 from wegl_dask.model_files import MODEL_JSON
 from wegl_dask.records import part_path
@@ -165,6 +166,7 @@ def embed_shard(
     layout: Layout,
     metadata: Mapping[str, Any],
     fail: bool,
+    device: Device = "cpu",
 ) -> int:
     """Embed one shard: write the part, and the graphs that no solver could do to the rejects.
 
@@ -175,7 +177,7 @@ def embed_shard(
     """
     with folder.recording("embed", task.index, task.input_fingerprint) as part:
         shard = read_graphs(folder, task.index)
-        model = _model(folder, model_fingerprint)
+        model = _model(folder, model_fingerprint, device)
         output = EmbeddingFormat(
             n_points=model.n_points,
             dimension=model.dimension,
@@ -248,10 +250,10 @@ def _plan(folder: RunFolder, plan_index: int, plan_fingerprint: str) -> SourcePl
 
 
 @lru_cache(maxsize=2)
-def _model(folder: RunFolder, model_fingerprint: str) -> Model:
+def _model(folder: RunFolder, model_fingerprint: str, device: Device) -> Model:
     if folder.sha256(MODEL_JSON) != model_fingerprint:
         raise _taken_over(folder)
-    return Model.from_files(*folder.read_model())
+    return Model.from_files(*folder.read_model()).on(device)
 
 
 def _taken_over(folder: RunFolder) -> WeglError:

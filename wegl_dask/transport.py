@@ -41,6 +41,9 @@ COST_ENTRIES = 131_072
 LARGEST_EXACT = 16_000_000
 """Pairs of points for which an exact plan is tried where the entropic one has failed: it takes 66 bytes a pair."""
 
+SINKHORN_TOLERANCE = MARGINAL_TOLERANCE / 10
+"""Deviation of the marginals at which Sinkhorn's iteration ends."""
+
 SINKHORN_ITERATIONS = 20_000
 
 CERTIFIED_EVERY = 16
@@ -75,6 +78,13 @@ class WeightedPoints:
             self.points[rows], self.weights[rows], self.offsets[start : stop + 1] - self.offsets[start]
         )
 
+    def take(self, graphs: IntArray) -> "WeightedPoints":
+        """Copy the named graphs, in the order of `graphs`."""
+        counts = np.diff(self.offsets)[graphs]
+        offsets = offsets_from_counts(counts)
+        rows = np.repeat(self.offsets[graphs] - offsets[:-1], counts) + np.arange(offsets[-1])
+        return WeightedPoints(self.points[rows], self.weights[rows], offsets)
+
 
 @dataclass(frozen=True)
 class Embeddings:
@@ -99,6 +109,23 @@ class Embeddings:
     entropic: npt.NDArray[np.bool_]
     regularization: FloatMatrix
     failures: dict[int, str]
+
+    @classmethod
+    def unsolved(cls, n_graphs: int, width: int, reason: str | None = None) -> "Embeddings":
+        """Make room for the embeddings of `n_graphs` graphs, or say why there is none for any of them."""
+        return cls(
+            phi=np.full((n_graphs, width), np.nan),
+            transport_cost=np.full(n_graphs, np.nan),
+            entropic=np.zeros(n_graphs, dtype=bool),
+            regularization=np.full(n_graphs, np.nan),
+            failures={} if reason is None else dict.fromkeys(range(n_graphs), reason),
+        )
+
+    def put(self, graphs: IntArray, found: "Embeddings") -> None:
+        """Replace the rows of the named graphs, in place."""
+        self.phi[graphs], self.transport_cost[graphs] = found.phi, found.transport_cost
+        self.entropic[graphs], self.regularization[graphs] = found.entropic, found.regularization
+        self.failures.update({int(graphs[graph]): reason for graph, reason in found.failures.items()})
 
 
 def canonical_points(points: FloatMatrix, offsets: IntArray, step: float) -> WeightedPoints:
@@ -168,15 +195,9 @@ def embed_points(
     Embeddings
         A plan that fails its checks is solved again by the other solver; its row says so.
     """
-    n_graphs, n_reference, dimension = len(points.offsets) - 1, *reference.shape
-    result = Embeddings(
-        phi=np.empty((n_graphs, n_reference * dimension)),
-        transport_cost=np.full(n_graphs, np.nan),
-        entropic=np.zeros(n_graphs, dtype=bool),
-        regularization=np.full(n_graphs, np.nan),
-        failures={},
-    )
-    entropic_size = {"exact": np.inf, "sinkhorn": -1, "auto": auto_size}[solver]
+    n_reference = len(reference)
+    result = Embeddings.unsolved(len(points.offsets) - 1, reference.size)
+    entropic_size = first_entropic(solver, auto_size)
     for start, stop in _cost_blocks(points.offsets, n_reference):
         graphs = points.slice(start, stop)
         if stop - start == 1 and len(graphs.points) * n_reference > max(entropic_size, COST_ENTRIES):
@@ -206,6 +227,11 @@ def embed_points(
                 result.entropic[start + graph], result.regularization[start + graph] = entropic, absolute
         result.phi[start:stop], result.transport_cost[start:stop] = block.embed(solved)
     return result
+
+
+def first_entropic(solver: Solver, auto_size: int) -> float:
+    """Pairs of points above which a graph's plan is entropic; see `embed_points`."""
+    return {"exact": np.inf, "sinkhorn": -1, "auto": auto_size}[solver]
 
 
 def exact_plan(
@@ -274,9 +300,7 @@ def sinkhorn_plan(
 
 
 def _entropic_potentials(problem: sinkhorn.Problem, regularization: float) -> sinkhorn.Potentials:
-    return sinkhorn.solve(
-        problem, regularization, tolerance=MARGINAL_TOLERANCE / 10, max_iterations=SINKHORN_ITERATIONS
-    )
+    return sinkhorn.solve(problem, regularization, tolerance=SINKHORN_TOLERANCE, max_iterations=SINKHORN_ITERATIONS)
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ from wegl_dask.features import default_features
 from wegl_dask.graph_collections import GraphCollection, collect_graphs
 from wegl_dask.graph_inputs import GraphForm
 from wegl_dask.graphs import GraphSchema, offsets_from_counts
+from wegl_dask.kernels import Device, kernels
 from wegl_dask.labelled_graphs import AttributeNames, Label
 from wegl_dask.local_embedding import Costs, Vectors, embed_as_read, embed_usable, joined
 from wegl_dask.local_fit import ReferenceSettings, fit_points, fit_reference, given_reference
@@ -103,6 +104,9 @@ class WEGL(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  #
     n_jobs : int or None, default None
         Number of batches of graphs under way at a time, by joblib. Its backend may be a Dask client:
         ``joblib.parallel_config("dask")``. None is 1 outside of such a context. The results do not depend on it.
+    device : {"cpu", "cuda"}, default "cpu"
+        What diffuses and finds entropic plans: the processor, or a GPU by torch, with the same result to float32
+        tolerance. Exact plans are found on the processor.
 
     Attributes
     ----------
@@ -183,6 +187,7 @@ class WEGL(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  #
         "edge_labels": [list, tuple, Mapping],
         "edge_attributes": [list, tuple],
         "n_jobs": [Integral, None],
+        "device": [StrOptions({"cpu", "cuda"})],
     }
 
     def __init__(
@@ -213,6 +218,7 @@ class WEGL(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  #
         edge_labels: Names = (),
         edge_attributes: Sequence[str] = (),
         n_jobs: int | None = None,
+        device: Device = "cpu",
     ) -> None:
         self.n_layers = n_layers
         self.pooling = pooling
@@ -239,6 +245,7 @@ class WEGL(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  #
         self.edge_labels = edge_labels
         self.edge_attributes = edge_attributes
         self.n_jobs = n_jobs
+        self.device = device
 
     def fit(self, X: Any, y: Any = None) -> Self:
         """Fit projection and reference to graphs.
@@ -272,7 +279,7 @@ class WEGL(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  #
         del y
         graphs = self._fit(X)
         first = offsets_from_counts(graphs.census.graph_counts).tolist()
-        embedded = self._run(partial(embed_usable, self.model_), zip(first, graphs, strict=False))
+        embedded = self._run(partial(embed_usable, self.model_.on(self.device)), zip(first, graphs, strict=False))
         return joined(embedded, self._n_features_out)[0]
 
     def transform(self, X: Any, *, return_cost: bool = False) -> Vectors | tuple[Vectors, Costs]:
@@ -304,7 +311,8 @@ class WEGL(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  #
             If the exact solver failed on a graph, and the entropic one did not.
         """
         check_is_fitted(self, "model_")
-        embedded = self._run(partial(embed_as_read, self.model_), self._form.read(X))
+        kernels(self.device)  # so that a device that is missing is told of before graphs are read
+        embedded = self._run(partial(embed_as_read, self.model_.on(self.device)), self._form.read(X))
         vectors, costs = joined(embedded, self._n_features_out)
         return (vectors, costs) if return_cost else vectors
 
@@ -369,6 +377,7 @@ class WEGL(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  #
 
     def _fit(self, X: Any) -> GraphCollection:
         self._validate_params()
+        kernels(self.device)
         names = AttributeNames(
             tuple(self.node_labels), tuple(self.node_attributes), tuple(self.edge_labels), tuple(self.edge_attributes)
         )
@@ -393,6 +402,7 @@ class WEGL(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  #
             virtual_node=self.virtual_node,
             layers=self.n_layers,
             pooling=self.pooling,
+            device=self.device,
         )
         with errors_in_parameters():
             model = self._fit_model(graphs, settings)
