@@ -170,7 +170,9 @@ def forecast(
     if spec.model.path is not None:
         raise JobFileError("model.path is set: the stages of a fit are what is planned, and this job has none")
     workers, limit = _cluster(spec, workers)
-    with trial_run(spec, progress) as run:
+    # The trial is run here, where there need not be a GPU.
+    on_processor = spec.model_copy(update={"cluster": spec.cluster.model_copy(update={"device": "cpu"})})
+    with trial_run(on_processor, progress) as run:
         source = _Source.of(spec, run)
 
         def n_points(census: ShardCensus) -> int:
