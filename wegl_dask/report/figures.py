@@ -92,7 +92,8 @@ def graph_map(graphs: GraphMap, labels: LabelSchema) -> Figure:
         mapper = LinearColorMapper(Viridis256, low=low, high=high if high > low else low + 1, nan_color=QUIET)
         source = ColumnDataSource({**data, "number": numbers})
         shown = [plot.scatter("x", "y", source=source, color={"field": "number", "transform": mapper}, **style)]
-        plot.add_layout(ColorBar(color_mapper=mapper, width=10), "right")
+        # Below, because beside the plot it would take a third of a telephone's width.
+        plot.add_layout(ColorBar(color_mapper=mapper, height=10, title="label"), "below")
     else:
         shown = []
         groups = _by_frequency(names)
@@ -256,6 +257,7 @@ def _figure(x: str, y: str, height: int = HEIGHT, **settings: Any) -> Figure:
         height=height,
         sizing_mode="stretch_width",
         tools="pan,wheel_zoom,box_zoom,reset,save",
+        toolbar_location="above",
         active_scroll=None,
         x_axis_label=x,
         y_axis_label=y,
