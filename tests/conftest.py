@@ -373,7 +373,7 @@ def write_embedded_run(embedded, tmp_path_factory):
         folder.claim("")
         model = Model(data.batch.schema, data.model, data.reference, data.step, False, "exact", 0.01, 4_000_000)
         n_graphs = data.batch.n_graphs
-        folder.write_model(*model.to_files(Origin(model._job(), "", n_graphs, len(data.points))))
+        folder.write_model(*model.to_files(Origin({**model._job(), "seed": 0}, "", n_graphs, len(data.points))))
         ids = [f"g{graph}" for graph in range(n_graphs)] if ids is None else ids
         bounds = [n_graphs * shard // n_shards for shard in range(n_shards + 1)]
         for shard, (start, stop) in enumerate(itertools.pairwise(bounds)):

@@ -1,5 +1,4 @@
 import io
-import json
 import time
 import zipfile
 
@@ -55,6 +54,8 @@ def test_numpy_reads_the_arrays_alone():
 def test_what_is_not_json_is_refused():
     with pytest.raises(ValueError, match='the key "arrays"'):
         encode_model({"arrays": {}}, {})
+    with pytest.raises(ValueError, match='the key "checksum"'):
+        encode_model({"checksum": ""}, {})
     with pytest.raises(ValueError, match="not JSON compliant"):
         encode_model({"step": float("nan")}, {})
 
@@ -76,6 +77,12 @@ def altered(content):
         (MODEL_JSON, lambda content: content[:-30], r"model\.json is no model of this package, or damaged"),
         (MODEL_JSON, lambda _: b"[]", r"model\.json is no model of this package, or damaged"),
         (MODEL_JSON, lambda _: b'{"N": 3}', r"model\.json is no model of this package, or damaged"),
+        (
+            MODEL_JSON,
+            lambda content: content.replace(b'"N": 3', b'"N": 4'),
+            r"model\.json .* damaged: .* it was altered",
+        ),
+        (MODEL_JSON, lambda _: encode_model({}, {"mean": np.zeros(2)})[MODEL_JSON], "the array 'components' is"),
     ],
 )
 def test_damaged_or_contradicting_files_are_named(run_folder, name, damage, message):
@@ -101,7 +108,7 @@ def test_pickled_objects_are_not_loaded(tmp_path, run_folder):
 
     buffer = io.BytesIO()
     np.savez(buffer, reference=np.array([Bomb()], dtype=object))
-    run_folder.write(MODEL_JSON, json.dumps({"arrays": {}}).encode())
+    run_folder.write(MODEL_JSON, encode_model({}, {})[MODEL_JSON])
     run_folder.write(MODEL_ARRAYS, buffer.getvalue())
     with pytest.raises(WeglError, match=r"is damaged: .*allow_pickle"):
         read_model(run_folder)

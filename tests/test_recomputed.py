@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from wegl_dask import saved_model, transport
+from wegl_dask.checksums import sealed, unsealed
 from wegl_dask.storage import RunFolder
 from wegl_dask.tasks import ShardTask, embed_shard
 from wegl_dask.verify import verify_run
@@ -105,11 +106,11 @@ def test_a_graph_that_was_rejected_without_need_is_found_and_one_that_cannot_be_
 
 
 def test_a_model_of_other_graphs_or_no_model_is_found(run):
-    model = json.loads(run.read("model/model.json"))
+    model = unsealed(run.read("model/model.json"))
     run.write("model/model.json", b"{}")
     paths = [problem.path for problem in verify_run(run, deep=True)]
     assert "model/model.json" in paths
     model["schema"]["node_attribute_width"] = 1
-    run.write("model/model.json", json.dumps(model).encode())
+    run.write("model/model.json", json.dumps(sealed(model)).encode())
     assert all("the model embeds graphs of GraphSchema(" in problem for problem in found(run))
     assert len(found(run)) == 3

@@ -92,6 +92,15 @@ def test_a_run_on_an_object_store_is_read_as_one_on_a_disk(embedded_run, embedde
     assert_points(rows.points(np.array([2, 150])), [2, 150], embedded("mutag"))
 
 
+def test_a_shard_of_other_graphs_is_named(embedded_run, tmp_path):
+    shutil.copytree(embedded_run("mutag"), tmp_path / "run")
+    shard = tmp_path / "run" / "graphs" / "part-00000.parquet"
+    pq.write_table(pq.read_table(shard)[1:], shard)
+    rows = RunRows.open(tmp_path / "run")
+    with pytest.raises(WeglError, match=r"graphs/part-00000\.parquet does not hold the graph of row 0 of mutag"):
+        rows.points(np.array([0, 1]))
+
+
 def test_what_is_missing_is_named(embedded_run, tmp_path):
     shutil.copytree(embedded_run("mutag"), tmp_path / "run")
     shutil.rmtree(tmp_path / "run" / "graphs")

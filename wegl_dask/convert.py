@@ -1,5 +1,6 @@
 """Graph batches from and to torch_geometric, networkx and plain edge lists."""
 
+import operator
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from types import ModuleType
@@ -97,7 +98,7 @@ def pyg_graph(fields: Mapping[str, Any]) -> PlainGraph:
         _to_numpy("edge_index", edge_index),
         _arrays(fields, NODE_FIELDS),
         edge_features,
-        None if n_nodes is None else int(n_nodes),
+        None if n_nodes is None else _count("num_nodes", n_nodes),
     )
 
 
@@ -198,6 +199,13 @@ def import_pyg() -> tuple[ModuleType, type[Any]]:
 
 def _arrays(fields: Mapping[str, Any], names: Sequence[str]) -> dict[str, npt.NDArray[Any]]:
     return {name: _to_numpy(name, fields[name]) for name in names if fields.get(name) is not None}
+
+
+def _count(name: str, value: Any) -> int:
+    try:
+        return operator.index(value)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise UnusableGraphError(f"{name} is {' '.join(repr(value).split())}; a whole number is needed") from error
 
 
 def _to_numpy(name: str, tensor: Any) -> npt.NDArray[Any]:

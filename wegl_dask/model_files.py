@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from wegl_dask.checksums import sealed, unsealed
 from wegl_dask.errors import WeglError
 from wegl_dask.folders import Folder
 
@@ -57,17 +58,18 @@ def encode_model(model: Mapping[str, Any], arrays: Arrays) -> dict[str, bytes]:
     Parameters
     ----------
     model : mapping
-        JSON values; the key ``arrays`` is added and holds the shape, the dtype and a SHA-256 of each array.
+        JSON values; the key ``arrays`` is added and holds the shape, the dtype and a SHA-256 of each array, and the key
+        ``checksum``, by which a file that was altered is told.
     arrays : mapping of str to ndarray
 
     Raises
     ------
     ValueError
-        If a value is not JSON, or `model` has a key ``arrays``.
+        If a value is not JSON, or `model` has one of these keys.
     """
     if "arrays" in model:
         raise ValueError('the key "arrays" of model.json is filled in here; leave it out')
-    described = {**model, "arrays": {name: _describe(arrays[name]) for name in sorted(arrays)}}
+    described = sealed({**model, "arrays": {name: _describe(arrays[name]) for name in sorted(arrays)}})
     text = json.dumps(described, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
     return {MODEL_ARRAYS: npz_bytes(arrays), MODEL_JSON: text.encode()}
 
@@ -78,7 +80,7 @@ def read_model(folder: Folder, subfolder: str = "model") -> tuple[dict[str, Any]
     Returns
     -------
     model : dict
-        What model.json holds, ``arrays`` included.
+        What model.json holds, ``arrays`` included, without its checksum.
     arrays : dict of str to ndarray
 
     Raises
@@ -92,8 +94,8 @@ def read_model(folder: Folder, subfolder: str = "model") -> tuple[dict[str, Any]
     content = folder.read(json_name)
     where = folder.location(json_name)
     try:
-        model = json.loads(content)
-        expected: dict[str, Any] = model["arrays"]
+        model = unsealed(content)
+        expected = dict(model["arrays"])
     except (ValueError, KeyError, TypeError) as error:
         raise WeglError(f"{where} is no model of this package, or damaged: {error!r}. Run the job again") from error
     arrays = read_npz(folder, arrays_name)

@@ -1,6 +1,5 @@
 """What a finished part leaves behind: a record of its files, written after them."""
 
-import hashlib
 import json
 import re
 import time
@@ -8,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from wegl_dask.checksums import sealed, unsealed
 from wegl_dask.folders import Content, Folder
 from wegl_dask.model_files import Arrays, encode_model, npz_bytes
 
@@ -109,16 +109,12 @@ class PartRecord:
 
     def to_bytes(self) -> bytes:
         """Render as the content of a file: JSON with a checksum, which tells a record that was altered."""
-        values = self.to_json()
-        return json_bytes({**values, "checksum": _checksum(values)})
+        return json_bytes(sealed(self.to_json()))
 
     @classmethod
     def from_bytes(cls, content: bytes) -> "PartRecord":
         """Read back what `to_bytes` wrote; ValueError, KeyError or TypeError where it is something else or altered."""
-        values = json.loads(content)
-        if not isinstance(values, dict) or values.pop("checksum", None) != _checksum(values):
-            raise ValueError("the checksum is not that of the record")
-        return cls.from_json(values)
+        return cls.from_json(unsealed(content))
 
 
 class PartRecorder:
@@ -228,10 +224,6 @@ def part_index(name: str) -> int | None:
     """Shard index that the name of a part file holds; None for any other name."""
     match = PART_NAME.fullmatch(name)
     return int(match["index"]) if match else None
-
-
-def _checksum(values: Mapping[str, Any]) -> str:
-    return hashlib.blake2b(json_bytes(values), digest_size=16).hexdigest()
 
 
 def json_bytes(values: Mapping[str, Any], *, indent: int | None = None) -> bytes:

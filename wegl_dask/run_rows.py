@@ -238,7 +238,14 @@ class RunRows:
         if shard.rows.num_rows != stop - first:
             # Graphs that no solver could do are in the shard and have no row: the others are told by where they come from.
             place = {key: i for i, key in enumerate(_origins(shard.rows))}
-            graphs = np.array([place[key] for key in _origins(self.values(rows, ORIGIN))], dtype=np.int64)
+            wanted = [*_origins(self.values(rows, ORIGIN))]
+            if absent := [key for key in wanted if key not in place]:
+                file, row = absent[0]
+                raise WeglError(
+                    f"{self.run.location(name)} does not hold the graph of row {row} of {file}, which was embedded: it was "
+                    "altered; run the job again, it makes the shard again"
+                )
+            graphs = np.array([place[key] for key in wanted], dtype=np.int64)
         points, offsets = self.model.points.evaluate(shard.graphs.take(graphs))
         return canonical_points(points, offsets, self.model.rounding_step)
 

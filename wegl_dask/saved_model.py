@@ -7,11 +7,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from wegl_dask.diffusion import EdgeFeature, Pooling
+from wegl_dask.diffusion import EdgeFeature
 from wegl_dask.errors import WeglError
-from wegl_dask.features import FeatureBlock, NodeFeatures
+from wegl_dask.features import NodeFeatures
 from wegl_dask.graphs import GraphBatch, GraphSchema
 from wegl_dask.kernels import Device, kernels
+from wegl_dask.model_description import FORMAT_VERSION, ModelDescription
 from wegl_dask.points import NodeEmbedding, PointEmbedding
 from wegl_dask.projection import Projection
 from wegl_dask.transport import CERTIFIED_EVERY, Embeddings, Solver, canonical_points
@@ -22,8 +23,13 @@ FloatMatrix = npt.NDArray[np.float64]
 BLOCK_ENTRIES = 4_000_000
 """Float64 entries of points, or of embeddings, that are held at a time: 32 MB of each."""
 
-FORMAT_VERSION = 1
-"""Changes when ``model.json`` does, in such a way that older code would read it wrongly."""
+ARRAY_AXES = {"mean": 1, "scale": 1, "components": 2, "variances": 1, "reference": 2, "encoder": 2}
+"""The arrays of ``arrays.npz`` and their dimensions."""
+
+OPTIONAL_ARRAYS = ("components", "encoder")
+
+LARGEST = 1e100
+"""Bound of the numbers in the arrays: products of them are finite."""
 
 
 def _versions() -> dict[str, str]:
@@ -62,19 +68,17 @@ class Origin:
 
     @classmethod
     def from_description(cls, description: Mapping[str, Any]) -> "Origin":
-        """Read the content of ``model.json``; WeglError where a key is missing."""
-        try:
-            return cls(
-                job=description["job"],
-                fingerprint=description["fingerprint"],
-                n_graphs=description["fitted_on"]["graphs"],
-                n_nodes=description["fitted_on"]["nodes"],
-                numbering=description["numbering"],
-                numerics_version=description["numerics_version"],
-                versions=description["versions"],
-            )
-        except (KeyError, TypeError) as error:
-            raise _not_complete(error) from error
+        """Read the content of ``model.json``; WeglError where a key is missing or its value is of no use."""
+        found = ModelDescription.parse(description)
+        return cls(
+            job=description["job"],
+            fingerprint=found.fingerprint,
+            n_graphs=found.fitted_on.graphs,
+            n_nodes=found.fitted_on.nodes,
+            numbering=description["numbering"],
+            numerics_version=found.numerics_version,
+            versions=found.versions,
+        )
 
 
 @dataclass(frozen=True)
@@ -216,49 +220,38 @@ class Model:
         Raises
         ------
         WeglError
-            If it is of a later format, a key or an array is missing, or the shapes contradict one another.
+            If it is of a later format, a key or an array is missing or of no use, or they contradict one another.
         """
-        try:
-            version = description["format_version"]
-            if version > FORMAT_VERSION:
-                made_by = description["versions"]["wegl_dask"]
-                raise WeglError(
-                    f"the model is of format {version}, written by wegl-dask {made_by}; this is {__version__}, which reads "
-                    f"formats up to {FORMAT_VERSION}: install a later version"
-                )
-            job = description["job"]
-            schema = description["schema"]
-            features = NodeFeatures(
-                tuple(FeatureBlock(**block) for block in description["columns"]), arrays.get("encoder")
-            )
-            edge_features: EdgeFeature = job["edges"]["features"]
-            pooling: Pooling = job["diffusion"]["pooling"]
-            nodes = NodeEmbedding(
-                features, edge_features, job["nodes"]["virtual_node"], job["diffusion"]["layers"], pooling
-            )
-            projection = Projection(
-                arrays["mean"],
-                arrays["scale"],
-                arrays.get("components"),
-                arrays["variances"],
-                description["total_variance"],
-            )
-            model = cls(
-                GraphSchema(
-                    tuple(schema["node_category_counts"]),
-                    tuple(schema["edge_category_counts"]),
-                    schema["node_attribute_width"],
-                    schema["edge_attribute_width"],
-                ),
-                PointEmbedding(nodes, projection),
-                arrays["reference"],
-                description["rounding_step"],
-                job["edges"]["direction"] == "directed",
-                **job["transport"],
-            )
-        except (KeyError, TypeError) as error:
-            raise _not_complete(error) from error
+        found = ModelDescription.parse(description)
+        _check_arrays(arrays)
+        job = found.job
+        edge_features: EdgeFeature = job.edges.features or "none"
+        nodes = NodeEmbedding(
+            NodeFeatures(found.columns, arrays.get("encoder")),
+            edge_features,
+            job.nodes.virtual_node,
+            job.diffusion.layers,
+            job.diffusion.pooling,
+        )
+        projection = Projection(
+            arrays["mean"], arrays["scale"], arrays.get("components"), arrays["variances"], found.total_variance
+        )
+        model = cls(
+            found.graphs,
+            PointEmbedding(nodes, projection),
+            arrays["reference"],
+            found.rounding_step,
+            job.edges.direction == "directed",
+            job.transport.solver,
+            job.transport.regularization,
+            job.transport.auto_size,
+        )
         model.require_consistent()
+        if (model.n_points, model.dimension) != (found.n_points, found.dimension):
+            raise WeglError(
+                f"model.json has N = {found.n_points} and d = {found.dimension}, and the model's array reference has shape "
+                f"{model.reference.shape}"
+            )
         return model
 
     def require_consistent(self) -> None:
@@ -271,10 +264,11 @@ class Model:
         """
         nodes, projection = self.points.nodes, self.points.projection
         expected = {
+            "encoder": (nodes.features.encoder, (nodes.features.n_columns, nodes.features.n_features)),
             "mean": (projection.mean, (nodes.width,)),
             "scale": (projection.scale, (nodes.width,)),
-            "components": (projection.components, (self.dimension, nodes.width)),
-            "encoder": (nodes.features.encoder, (nodes.features.n_columns, nodes.features.n_features)),
+            "components": (projection.components, (len(projection.variances), nodes.width)),
+            "variances": (projection.variances, (projection.dimension,)),
             "reference": (self.reference, (self.n_points, projection.dimension)),
         }
         for name, (array, shape) in expected.items():
@@ -282,5 +276,20 @@ class Model:
                 raise WeglError(f"the model's array {name} has shape {array.shape}; {shape} is needed")
 
 
-def _not_complete(error: Exception) -> WeglError:
-    return WeglError(f"the model is not complete: model.json, or an array of arrays.npz, is at fault ({error!r})")
+def _check_arrays(arrays: Mapping[str, npt.NDArray[Any]]) -> None:
+    for name, n_axes in ARRAY_AXES.items():
+        array = arrays.get(name)
+        if array is None:
+            if name in OPTIONAL_ARRAYS:
+                continue
+            raise WeglError(f"the model is not complete: arrays.npz has no {name}; copy it anew, or fit it again")
+        if array.dtype != np.float64 or array.ndim != n_axes or not array.size:
+            raise WeglError(
+                f"the model's array {name} is of {array.dtype} and shape {array.shape}; float64 in {n_axes} dimensions, not "
+                "empty, is needed"
+            )
+        # Comparisons with NaN are False.
+        if not (np.abs(array) < LARGEST).all() or (name == "scale" and not (array > 1 / LARGEST).all()):
+            raise WeglError(
+                f"the model's array {name} has numbers that are not finite, or too large or too small to use"
+            )

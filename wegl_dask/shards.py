@@ -44,6 +44,9 @@ GRAPH_COLUMNS = (
 )
 """Columns of the file that hold the graphs."""
 
+LIST_COLUMNS = GRAPH_COLUMNS[1:]
+"""Those that hold a list a graph."""
+
 _METADATA_KEYS = (
     "node_category_counts",
     "edge_category_counts",
@@ -307,6 +310,14 @@ def _check_schema(found: pa.Schema, name: str) -> tuple[GraphSchema, LabelSchema
     for column in needed:
         if column not in found.names:
             raise SourceError(f"{name} is no graph shard: the column {column} is missing; it needs {', '.join(needed)}")
+        if found.names.count(column) > 1:
+            raise SourceError(
+                f"{name} is no graph shard: it has {found.names.count(column)} columns of the name {column}"
+            )
+    for column in LIST_COLUMNS:
+        kind = found.field(column).type
+        if not (pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)):
+            raise SourceError(f"{name} is no graph shard: the column {column} is of type {kind}; lists are needed")
     stored = {key.decode(): value.decode() for key, value in (found.metadata or {}).items()}
     values: dict[str, Any] = {}
     for key in _METADATA_KEYS:

@@ -17,13 +17,13 @@
 """
 
 import contextlib
-import json
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 
+from wegl_dask.checksums import sealed, unsealed
 from wegl_dask.claims import (
     JOB_NAME,
     MAX_REQUESTS,
@@ -262,16 +262,15 @@ class RunFolder(Folder):
             "summary": dict(summary),
             "records": [record.to_json() for record in records],
         }
-        self.write(MANIFEST_NAME, json_bytes(manifest, indent=1))
+        self.write(MANIFEST_NAME, json_bytes(sealed(manifest), indent=1))
 
     def read_manifest(self) -> dict[str, Any]:
-        """Read manifest.json; WeglError where the run has not finished or the file is damaged."""
+        """Read manifest.json, without its checksum; WeglError where the run has not finished or the file is damaged."""
         content = self.read(MANIFEST_NAME)
         try:
-            manifest: dict[str, Any] = json.loads(content)
+            return unsealed(content)
         except ValueError as error:
             raise WeglError(f"{self.location(MANIFEST_NAME)} is damaged: {error}. Run the job again") from error
-        return manifest
 
     def mark_success(self) -> None:
         """Write ``_SUCCESS``: everything else is there."""

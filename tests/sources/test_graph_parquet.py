@@ -238,6 +238,29 @@ def test_a_file_that_is_no_shard_is_named(two_parts, read_source):
         read_source(table(two_parts))
 
 
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            lambda rows: rows.append_column("edge_source", rows.column("edge_source")),
+            "2 columns of the name edge_source",
+        ),
+        (
+            lambda rows: rows.set_column(6, "edge_source", pa.array([1] * rows.num_rows)),
+            "the column edge_source is of type int64; lists are needed",
+        ),
+        (lambda rows: rows.append_column("x", pa.array([["C"]] * rows.num_rows)), "the column x is of type list"),
+    ],
+)
+def test_columns_that_are_not_those_of_a_shard_are_named(change, message, two_parts, read_source):
+    file = two_parts / "part-00001.parquet"
+    rows = pq.read_table(file)
+    assert rows.column_names[6] == "edge_source"
+    pq.write_table(change(rows), file)
+    with pytest.raises(SourceError, match=rf"part-00001\.parquet.* {message}"):
+        read_source(table(two_parts))
+
+
 def test_a_damaged_file_is_named(two_parts, read_source):
     file = two_parts / "part-00001.parquet"
     file.write_bytes(file.read_bytes()[:-40])

@@ -222,6 +222,11 @@ UNDECLARED = GRAPHML.format(default="undirected").replace('<node id="n2"><data k
         ("bad.json", "{", "the file is not node-link JSON: JSONDecodeError: "),
         ("bad.json", "[]", "the file is not node-link JSON: ValueError: an object with"),
         ("bad.json", "7", "the file is not node-link JSON: TypeError: "),
+        (
+            "bad.json",
+            '{"graph": true, "nodes": [], "edges": []}',
+            'TypeError: "graph" is True; an object with the attributes of the graph is needed',
+        ),
         ("bad.json", '{"nodes": []}', 'ValueError: an object with "nodes" and "edges" (or "links") is needed'),
         (
             "bad.json",

@@ -218,11 +218,12 @@ def test_graphs_of_no_use_are_rejected_with_their_row_and_reason(saved, read_sou
             molecule(y=torch.tensor([1, 0])),
             molecule(x=torch.tensor([2**40, 0])),
             "no graph",
+            molecule(x=None, num_nodes=torch.tensor([[1, 2]])),
             molecule(),
         ]
     )
     found = read_source(table(file))
-    assert found.rows["graph_id"] == ["0", "9"]
+    assert found.rows["graph_id"] == ["0", "10"]
     assert found.plan.schema == GraphSchema((2,), (2,))
     assert reasons(found) == {
         "1": "x is missing, and num_nodes does not say how many nodes the graph has",
@@ -235,9 +236,10 @@ def test_graphs_of_no_use_are_rejected_with_their_row_and_reason(saved, read_sou
         "7": "x has the category 1099511627776; categories are below 2147483648, "
         "and numbers that are none must be of a real type",
         "8": "the entry is a str, not a torch_geometric Data",
+        "9": "num_nodes is tensor([[1, 2]]); a whole number is needed",
     }
     assert {row["source_file"] for row in found.rejected} == {str(file)}
-    assert [row["source_row"] for row in found.rejected] == list(range(1, 9))
+    assert [row["source_row"] for row in found.rejected] == list(range(1, 10))
 
 
 def test_what_the_checks_find_is_rejected_when_the_shard_is_ingested(saved, read_source):

@@ -433,6 +433,22 @@ def test_broken_zip_is_one_error(tmp_path):
         make_source(tmp_path).pieces()
 
 
+@pytest.mark.parametrize(("at", "value"), [(0, b"XX"), (42, b"\xff\xff\xff\x7f"), (8, b"\x63"), (6, b"\x01")])
+def test_a_member_that_is_not_where_the_directory_of_a_zip_says_is_one_error(at, value, tmp_path, small):
+    """Its header is something else, or its place is not in the file, or it is compressed otherwise, or encrypted."""
+    for name in small.iterdir():
+        with zipfile.ZipFile(tmp_path / "SMALL.zip", "a") as archive:
+            archive.write(name, f"SMALL/{name.name}")
+    shutil.rmtree(small)
+    content = bytearray((tmp_path / "SMALL.zip").read_bytes())
+    # In the directory two more bytes, the version that made it, come first.
+    start = content.index(b"PK\x03\x04") if at == 0 else content.index(b"PK\x01\x02") + (0 if at == 42 else 2)
+    content[start + at : start + at + len(value)] = value
+    (tmp_path / "SMALL.zip").write_bytes(content)
+    with pytest.raises(SourceError, match=r"SMALL\.zip"):
+        make_plan(make_source(tmp_path))
+
+
 def test_damaged_member_of_a_zip_is_one_error(tmp_path):
     text = "".join(f"{node}, {node + 1}\n" for node in range(1, 500))
     with zipfile.ZipFile(tmp_path / "SMALL.zip", "w", zipfile.ZIP_DEFLATED) as archive:

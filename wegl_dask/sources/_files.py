@@ -68,13 +68,21 @@ class FileSet:
         """Where the file `name` is, for messages."""
         return f"{self.url}/{self.prefix}{name}"
 
+    def _member(self, archive: zipfile.ZipFile, path: str) -> BinaryIO:
+        try:
+            # A binary stream, but for the file's number.
+            return archive.open(path)  # type: ignore[return-value]
+        # A damaged directory leads anywhere; an encrypted file is a RuntimeError.
+        except (zipfile.BadZipFile, NotImplementedError, RuntimeError, OSError, ValueError) as error:
+            raise SourceError(f"{self.url}/{path} cannot be read: {error}; fetch the zip again") from error
+
     @contextmanager
     def open(self, name: str) -> Iterator[BinaryIO]:
         """Open a file for reading bytes; the stream can seek, in a zip by decompressing."""
         path = f"{self.prefix}{name}"
         if self.is_zip:
-            with _open_zip(self.url) as archive, archive.open(path) as member:
-                yield member  # type: ignore[misc]  # a ZipExtFile is a binary stream without the file's number
+            with _open_zip(self.url) as archive, self._member(archive, path) as member:
+                yield member
         else:
             fs, folder = filesystem_at(self.url)
             with explained(self.describe(name)):

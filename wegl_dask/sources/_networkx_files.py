@@ -96,4 +96,6 @@ def _parse_node_link(networkx: ModuleType, content: bytes) -> tuple[Any, int]:
     edges = next((name for name in ("edges", "links") if name in values), None)
     if not isinstance(values, dict) or "nodes" not in values or edges is None:
         raise ValueError('an object with "nodes" and "edges" (or "links") is needed')
+    if not isinstance(values.get("graph", {}), dict):
+        raise TypeError(f'"graph" is {values["graph"]!r}; an object with the attributes of the graph is needed')
     return networkx.node_link_graph(values, edges=edges), len(values["nodes"])

@@ -251,7 +251,7 @@ class _Scan:
                 allowed = f"{known} graphs are labelled, so 1 to {known} is" if known else "1 and more is"
                 raise SourceError(
                     f"line {first_line + bad[0] + 1} of {self._describe('graph_indicator')} names graph "
-                    f"{graphs[bad[0]] + 1}; {allowed} allowed: the files do not belong together, or one is incomplete"
+                    f"{values[bad[0], 0]}; {allowed} allowed: the files do not belong together, or one is incomplete"
                 )
             changes = np.flatnonzero(np.diff(graphs, prepend=last))
             starts.append(changes + first_line)
