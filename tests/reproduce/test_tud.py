@@ -14,7 +14,7 @@ from wegl_dask.reproduce.plots import tud_plot
 from wegl_dask.reproduce.tables import SHORT, tud_table
 from wegl_dask.reproduce.tud_results import add_results
 
-HOW = {"seed": 0, "date": "2026-11-28", "versions": {"numpy": "2"}}
+HOW = {"layers": [3, 4], "shortlisted": 2, "seed": 0, "date": "2026-11-28", "versions": {"numpy": "2"}}
 
 
 def cell(best, paper, **settings):
@@ -136,6 +136,7 @@ def test_the_table_sets_our_best_cell_beside_the_papers_and_says_what_is_not_the
     # The paper's best on MUTAG is GBDT with concat, 89.3.
     assert "| MUTAG | 89.3 ± 6.6 (GBDT, concat) | 89.0 ± 1.0 (MLP, final) | 88.0 ± 1.0 | below | 2 | 0 |" in table
     assert "Not computed yet: PTC_MR, ENZYMES, PROTEINS, IMDB-BINARY." in table
+    assert "Layers 3, 4; the whole grid with the best 2 of them." in table
     assert "13 of 15 cells are not computed yet." in table
     assert "Seed 0, 1; numpy 2; 2026-11-28 to 2026-11-30." in table
 

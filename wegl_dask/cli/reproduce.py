@@ -38,6 +38,13 @@ _workers_option = click.option(
 @click.option("--poolings", help="Of concat,average,final; all if not given.")
 @click.option("--layers", help="Numbers of layers, such as 3,4; 3 to 8 if not given.")
 @click.option("--models", help="Of svm-linear,svm-rbf,gradient-boosting,mlp,random-forest; all if not given.")
+@click.option(
+    "--shortlist",
+    type=click.IntRange(1, 6),
+    default=2,
+    show_default=True,
+    help="Numbers of layers, the best, with which the whole grid is searched.",
+)
 @click.option("--nested", is_flag=True, help="Choose within each training part too, four times the work.")
 @_workers_option
 def tud(
@@ -48,6 +55,7 @@ def tud(
     poolings: str | None,
     layers: str | None,
     models: str | None,
+    shortlist: int,
     nested: bool,
     workers: int | None,
 ) -> None:
@@ -73,6 +81,7 @@ def tud(
         layers=[int(layer) for layer in _chosen("--layers", layers, [str(layer) for layer in job.LAYERS])],
         models=_chosen("--models", models, list(job.METHODS)),
         nested=nested,
+        shortlisted=shortlist,
     )
     folder = Folder(output)
     cluster = ClusterTable(workers=workers, dashboard_address=None)

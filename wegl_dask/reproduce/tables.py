@@ -12,7 +12,6 @@ from wegl_dask.reproduce.tud import (
     INNER_FOLDS,
     METHODS,
     N_FOLDS,
-    N_SHORTLISTED,
     POOLINGS,
     Cell,
     papers_number,
@@ -31,7 +30,7 @@ def tud_table(cells: Sequence[Cell], how: Sequence[Mapping[str, Any]]) -> str:
     cells : sequence of Cell
         Those of a data set together.
     how : sequence of mapping
-        Of each cell: ``seed``, ``date`` and ``versions``.
+        Of each cell: ``layers``, ``shortlisted``, ``seed``, ``date`` and ``versions``.
     """
     names = list(dict.fromkeys(cell.data_set for cell in cells))
     lines = ["# Accuracy on data sets of the TU collection", "", *_preface(how), "", *_summary(cells, names), ""]
@@ -40,7 +39,8 @@ def tud_table(cells: Sequence[Cell], how: Sequence[Mapping[str, Any]]) -> str:
         lines += [f"Not computed yet: {', '.join(missing)}.", ""]
     for name in names:
         own = [cell for cell in cells if cell.data_set == name]
-        lines += [f"## {name}", "", *_cell_rows(own), ""]
+        own_how = [each for cell, each in zip(cells, how, strict=True) if cell.data_set == name]
+        lines += [f"## {name}", "", _layers(own_how), "", *_cell_rows(own), ""]
         absent = len(METHODS) * len(POOLINGS) - len(own)
         if absent:
             lines += [f"{absent} of {len(METHODS) * len(POOLINGS)} cells are not computed yet.", ""]
@@ -74,9 +74,9 @@ def _preface(how: Sequence[Mapping[str, Any]]) -> list[str]:
         "",
         (
             "- The first group of candidates of a model (forest: leaf 1, split 2, all numbers of trees; GBDT: leaf 1, "
-            "depth 3, all numbers of trees; MLP: one layer of 128) is measured with every number of layers, 3 to 8; the "
-            f"others with the {N_SHORTLISTED} numbers of layers that did best. The SVMs are measured with all. What is "
-            "left out could only have raised **ours**."
+            "depth 3, all numbers of trees; MLP: one layer of 128) is measured with every number of layers; the others "
+            "with those that did best, how many is said at each data set. The SVMs are measured with all. What is left "
+            "out could only have raised **ours**."
         ),
         (
             "- All numbers of trees come from the longest forest or boosting, and a split size below twice the leaf size "
@@ -88,6 +88,13 @@ def _preface(how: Sequence[Mapping[str, Any]]) -> list[str]:
         "",
         f"Seed {', '.join(str(seed) for seed in seeds)}; {', '.join(versions)}; {' to '.join({dates[0]: 0, dates[-1]: 0})}.",
     ]
+
+
+def _layers(how: Sequence[Mapping[str, Any]]) -> str:
+    """Say with which numbers of layers the cells of a data set were measured."""
+    layers = sorted({number for each in how for number in each["layers"]})
+    shortlisted = sorted({each["shortlisted"] for each in how})
+    return f"Layers {', '.join(map(str, layers))}; the whole grid with the best {' or '.join(map(str, shortlisted))} of them."
 
 
 def _summary(cells: Sequence[Cell], names: Sequence[str]) -> list[str]:

@@ -45,9 +45,6 @@ N_FOLDS = 10
 INNER_FOLDS = 3
 """Folds that a training part is cut into where the nested number is asked for."""
 
-N_SHORTLISTED = 2
-"""Numbers of layers with which the whole grid is searched."""
-
 Accuracies = npt.NDArray[np.float64]
 Steps = dict[int, list[dict[str, Any]]]
 
@@ -62,6 +59,8 @@ class Plan:
         Of the whole table, or of a part.
     nested : bool
         Whether candidates are chosen within each training part too, which takes four times as long.
+    shortlisted : int
+        Numbers of layers with which the whole grid is searched.
     seed : int
         Of folds and fits.
     """
@@ -71,6 +70,7 @@ class Plan:
     layers: Sequence[int] = LAYERS
     models: Sequence[ModelName] = tuple(METHODS)
     nested: bool = False
+    shortlisted: int = 2
     seed: int = 0
 
 
@@ -195,7 +195,7 @@ class _CellSearch:
         """Measure the first group of candidates with every number of layers, the others with the best of these."""
         steps = {layers: [self._step(model, layers, is_first=True)] for layers in self.plan.layers}
         means = {layers: np.mean(step["outer"]) for layers, (step,) in steps.items()}
-        best = sorted(means, key=lambda layers: -means[layers])[:N_SHORTLISTED]
+        best = sorted(means, key=lambda layers: -means[layers])[: self.plan.shortlisted]
         for layers in best:
             rest = self._step(model, layers, is_first=False)
             if rest["candidates"]:

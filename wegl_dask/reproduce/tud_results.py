@@ -33,6 +33,8 @@ def add_results(folder: Folder, cells: Sequence[Cell], plan: Plan) -> None:
     results = {_key(values): values for values in (json.loads(kept)["cells"] if kept is not None else [])}
     how = {
         "seed": plan.seed,
+        "layers": list(plan.layers),
+        "shortlisted": plan.shortlisted,
         "date": f"{datetime.now(UTC):%Y-%m-%d}",
         "versions": {package: version(package) for package in ("numpy", "scikit-learn")},
         "numerics_version": NUMERICS_VERSION,
