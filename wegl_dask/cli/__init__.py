@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 
 import click
 
-from wegl_dask.cli import geometry, jobs, models, neighbours, plan, report, reproduce, runs, training
+from wegl_dask.cli import experiments, geometry, jobs, models, neighbours, plan, report, reproduce, runs, training
 from wegl_dask.cli.stopping import Stopped
 from wegl_dask.errors import WeglError
 from wegl_dask.logs import LOG_JSON, json_lines, log_event
@@ -96,3 +96,5 @@ for command in (
     *(training.train, report.report, reproduce.reproduce),
 ):
     main.add_command(command)
+for experiment in (experiments.molhiv,):
+    reproduce.reproduce.add_command(experiment)

@@ -25,15 +25,15 @@ def _data_option(help_text: str) -> Callable[[Command], Command]:
     return click.option("--data", required=True, help=help_text)
 
 
-_output_option = click.option("--output", "-o", required=True, help="Folder for embeddings, steps and the table.")
-_workers_option = click.option(
+output_option = click.option("--output", "-o", required=True, help="Folder for embeddings, steps and the table.")
+workers_option = click.option(
     "--workers", type=click.IntRange(min=1), help="Processes on this machine; one a core if not given."
 )
 
 
 @reproduce.command(short_help="Tables 2 and 3: the data sets of the TU collection.")
 @_data_option("Folder of the data sets, as source.root.")
-@_output_option
+@output_option
 @click.option("--only", help="Data sets, such as MUTAG,PTC_MR; all if not given.")
 @click.option("--poolings", help="Of concat,average,final; all if not given.")
 @click.option("--layers", help="Numbers of layers, such as 3,4; 3 to 8 if not given.")
@@ -46,7 +46,7 @@ _workers_option = click.option(
     help="Numbers of layers, the best, with which the whole grid is searched.",
 )
 @click.option("--nested", is_flag=True, help="Choose within each training part too, four times the work.")
-@_workers_option
+@workers_option
 def tud(
     data: str,
     output: str,
@@ -59,12 +59,12 @@ def tud(
     nested: bool,
     workers: int | None,
 ) -> None:
-    r"""Compute tables 2 and 3 anew: five classifiers on three kinds of node embeddings, by ten-fold cross-validation.
+    """Compute tables 2 and 3 anew: five classifiers on three kinds of node embeddings, by ten-fold cross-validation.
 
     \b
     Example:
       wegl-dask reproduce tud --data data/TUDataset -o runs/tud --only MUTAG,PTC_MR
-    """
+    """  # noqa: D301  click wants the control character
     # Dask and scikit-learn are slow to import.
     from wegl_dask.cluster import open_client  # noqa: PLC0415
     from wegl_dask.folders import Folder  # noqa: PLC0415
@@ -76,10 +76,10 @@ def tud(
     from wegl_dask.training.spreading import open_workers  # noqa: PLC0415
 
     plan = job.Plan(
-        data_sets=_chosen("--only", only, job.DATA_SETS),
-        poolings=_chosen("--poolings", poolings, job.POOLINGS),
-        layers=[int(layer) for layer in _chosen("--layers", layers, [str(layer) for layer in job.LAYERS])],
-        models=_chosen("--models", models, list(job.METHODS)),
+        data_sets=chosen("--only", only, job.DATA_SETS),
+        poolings=chosen("--poolings", poolings, job.POOLINGS),
+        layers=[int(layer) for layer in chosen("--layers", layers, [str(layer) for layer in job.LAYERS])],
+        models=chosen("--models", models, list(job.METHODS)),
         nested=nested,
         shortlisted=shortlist,
     )
@@ -96,7 +96,7 @@ def tud(
     click.echo(f"wrote {folder.location('tud')}.md, tud.json and tud.png")
 
 
-def _chosen(option: str, text: str | None, known: Sequence[Name]) -> list[Name]:
+def chosen(option: str, text: str | None, known: Sequence[Name]) -> list[Name]:
     """Read a list of names that an option was given."""
     if text is None:
         return list(known)

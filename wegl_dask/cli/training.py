@@ -41,7 +41,7 @@ from wegl_dask.training.names import MODEL_NAMES, MetricName, ProtocolName, trai
     help="Set a key of the table [train] or [cluster], such as cluster.workers=4. May be repeated.",
 )
 def train(out: str, overrides: tuple[str, ...], **options: Any) -> None:
-    r"""Train a model on the embeddings of the finished run in OUT, and write what it is worth to OUT/train/MODEL/.
+    """Train a model on the embeddings of the finished run in OUT, and write what it is worth to OUT/train/MODEL/.
 
     Candidates of a grid are compared, the best is fitted anew and measured. With --protocol split they are fitted to
     "train", compared on "valid" and the best is measured on "test". With --protocol cv there are two numbers: "best
@@ -55,7 +55,7 @@ def train(out: str, overrides: tuple[str, ...], **options: Any) -> None:
     Examples:
       wegl-dask train runs/quickstart --model ridge --protocol cv
       wegl-dask train runs/ogbg-molhiv --model random-forest --seeds 10
-    """
+    """  # noqa: D301  click wants the control character
     # scikit-learn and pyarrow are slow to import.
     from wegl_dask.storage import RunFolder  # noqa: PLC0415
     from wegl_dask.training.job import train as train_model  # noqa: PLC0415

@@ -41,14 +41,22 @@ class DataSet:
         ingest_job(self._job, client, progress=_quiet)
         self._graphs = f"{graphs}/graphs"
 
-    def embed(self, name: str, tables: Mapping[str, Mapping[str, Any]]) -> Embeddings:
-        """Embed the data set, unless that was done, with other values of some keys of the job file, by table."""
+    def embed(self, name: str, changes: Mapping[str, Any]) -> Embeddings:
+        """Embed the data set, unless that was done, with other values of some keys of the job file.
+
+        Parameters
+        ----------
+        name : str
+            Of the run's folder: another for other changes.
+        changes : mapping
+            By table, the keys that have other values; and values of keys that are in no table, such as ``seed``.
+        """
         out = f"{self._folder}/{RUN_FOLDER}/{self._name}-{name}"
         values = self._job.model_dump(exclude_none=True)
         values["source"] = {"kind": "graph_parquet", "path": self._graphs}
         values["output"] = {"path": out, "keep_graphs": False}
-        for table, keys in tables.items():
-            values[table] = {**values.get(table, {}), **keys}
+        for key, value in changes.items():
+            values[key] = {**values.get(key, {}), **value} if isinstance(value, Mapping) else value
         run_job(JobSpec.from_values(values, where=name), self._client, progress=_quiet)
         return read_embeddings(out, ("graph_id", "label", "split"))
 

@@ -1,0 +1,175 @@
+import json
+
+import numpy as np
+import pytest
+from sklearn.metrics import roc_auc_score
+
+from wegl_dask.cli import main
+from wegl_dask.folders import Folder
+from wegl_dask.reproduce import molhiv
+from wegl_dask.reproduce.ledger import Ledger
+from wegl_dask.reproduce.molhiv_results import SHORT, add_row, is_short, molhiv_plot, molhiv_table
+from wegl_dask.reproduce.provenance import provenance
+from wegl_dask.spec import JobSpec
+from wegl_dask.training import trees
+from wegl_dask.training.spreading import Workers
+
+PLAN = molhiv.Plan(methods=["virtual-node"], layers=(3, 4, 5), widths=(300, 100), seeds=3, embedding_seeds=2)
+
+
+@pytest.fixture(autouse=True)
+def small_forests(monkeypatch):
+    monkeypatch.setattr(trees, "N_TREES", (2, 4))
+    monkeypatch.setattr(molhiv, "FEW_TREES", 2)
+    monkeypatch.setattr(molhiv, "SCREENING", {"min_samples_leaf": 1, "n_estimators": 4})
+
+
+def compute(plan, data_set, folder):
+    rows = []
+    molhiv.Molhiv(plan, data_set, Ledger(Folder(str(folder))), Workers(1)).compute(rows.append)
+    return rows
+
+
+def row(test, **values):
+    found = {
+        "method": "virtual-node",
+        "setting": {"layers": 4, "pooling": "final", "width": 300},
+        "candidate": {"min_samples_leaf": 5, "n_estimators": 200},
+        "n_settings": 12,
+        "valid": np.array([80.0, 82.0]),
+    }
+    return molhiv.Row(**{**found, **values}, test=np.array(test))
+
+
+def told_apart_by(layers, pooling, width):
+    """Make a signal that is perfect with one setting, and almost so with two of its three values."""
+
+    def signal(changes):
+        diffusion, nodes = changes["diffusion"], changes["nodes"]
+        hits = [diffusion["layers"] == layers, diffusion["pooling"] == pooling, nodes["atom_embedding_width"] == width]
+        return {3: 9.0, 2: 2.5, 1: 1.2, 0: 0.0}[sum(hits)]
+
+    return signal
+
+
+def test_the_setting_that_does_best_on_valid_is_found_in_steps(made_up, tmp_path):
+    data_set = made_up(told_apart_by(5, "average", 100))
+    first, last = compute(PLAN, data_set, tmp_path)
+    assert first.setting == {"layers": 5, "pooling": "average", "width": 100}
+    # Three numbers of layers, two poolings with the two best of them, one more width.
+    assert first.n_settings == 3 + 2 * 2 + 1
+    assert (len(first.test), len(first.embedding_test)) == (3, 0)
+    assert (len(last.test), len(last.embedding_test)) == (3, 2)
+    # With one seed of each the two are one fit.
+    assert last.embedding_test[0] == last.test[0]
+
+
+def test_labels_of_test_have_no_part_in_the_choice(made_up, tmp_path, monkeypatch):
+    measured = []
+
+    def search(search, Y, X):
+        del Y, X
+        measured.append(search.fold)
+        return np.zeros((len(search.group), len(search.fold.evaluate), 1))
+
+    monkeypatch.setattr(molhiv, "search", search)
+    steps = molhiv.Molhiv(PLAN, made_up(lambda _: 1.0), Ledger(Folder(str(tmp_path))), Workers(1))
+    steps._search(molhiv.METHODS["wegl"], molhiv.Setting(3, "final", 300))
+    rows = np.arange(90)
+    assert len(measured) == 8
+    for fold in measured:
+        assert fold.train.tolist() == rows[0::3].tolist()
+        assert fold.evaluate.tolist() == rows[1::3].tolist()
+
+
+def test_numbers_are_those_of_a_forest_fitted_to_train(made_up, tmp_path):
+    data_set = made_up(lambda _: 1.0)
+    found = compute(PLAN, data_set, tmp_path)[0]
+    problem_X = data_set.embed("", {"seed": 0})
+    X, split, y = problem_X.X, np.array(problem_X.split), np.array(problem_X.y)
+    forest = trees.RandomForest("binary", 2).make(found.candidate, 2).fit(X[split == "train"], y[split == "train"])
+    scores = forest.predict_proba(X[split == "test"])[:, 1]
+    assert found.test[2] == pytest.approx(100 * roc_auc_score(y[split == "test"], scores))
+
+
+def test_what_was_computed_is_not_computed_again(made_up, tmp_path):
+    compute(PLAN, made_up(lambda _: 1.0), tmp_path)
+    data_set = made_up(lambda _: 1.0)
+    compute(PLAN, data_set, tmp_path)
+    # The scores on all embeddings together are computed from the steps; they need the labels.
+    assert len(data_set.asked) == 1
+
+
+@pytest.mark.parametrize("name", molhiv.METHODS)
+def test_every_method_is_a_job_file(name, made_up, tmp_path):
+    data_set = made_up(lambda _: 1.0)
+    steps = molhiv.Molhiv(PLAN, data_set, Ledger(Folder(str(tmp_path))), Workers(1))
+    steps._task(molhiv.METHODS[name], molhiv.Setting(3, "concat", 100), 7)
+    values = {"source": {"kind": "ogb", "root": "data", "name": "ogbg-molhiv"}, "output": {"path": "out"}}
+    spec = JobSpec.from_values({**values, **data_set.asked[0]})
+    assert (spec.seed, spec.nodes.atom_embedding_width, spec.diffusion.layers) == (7, 100, 3)
+    assert spec.nodes.virtual_node == (name != "wegl")
+    assert spec.reference.kind == ("origin" if name == "average" else "kmeans")
+
+
+def test_automl_searches_on_the_setting_that_forests_chose_and_chooses_on_valid(made_up, tmp_path, monkeypatch):
+    asked, held = [], []
+
+    def make_learner(name, problem, *, metric, time_budget):
+        asked.append((name, metric, time_budget))
+        return trees.RandomForest(problem.kind, 2)
+
+    def fit(how, *_):
+        held.append(how.held.tolist())
+        return np.zeros((len(how.fold.evaluate), 1)), []
+
+    monkeypatch.setattr(molhiv, "make_learner", make_learner)
+    monkeypatch.setattr(molhiv, "fit", fit)
+    plan = molhiv.Plan(methods=["automl"], layers=(3,), poolings=("final",), widths=(300,), seeds=3, time_budget=7.0)
+    steps = molhiv.Molhiv(plan, made_up(lambda _: 1.0), Ledger(Folder(str(tmp_path))), Workers(1))
+    found = steps._with_seeds(molhiv.METHODS["automl"], molhiv.Setting(3, "final", 300), {})
+    # Scores that are all alike tell nothing apart.
+    assert np.array(found).tolist() == [[50, 50, 50], [50, 50, 50]]
+    assert held == [list(range(1, 90, 3))] * 3
+    assert asked.count(("automl", "roc-auc", 7.0)) == 2  # steps, of two searches and of one
+
+
+def test_a_row_is_short_where_its_mean_on_test_is_below_the_papers():
+    # The paper: 76.5 on test.
+    assert is_short(row([76.0, 76.8]))
+    assert not is_short(row([76.0, 77.2]))
+
+
+def test_the_table_has_a_row_a_method_and_says_what_is_missing():
+    how = {**provenance(["numpy"]), "time_budget": None}
+    text = molhiv_table([row([76.0, 76.8], embedding_test=np.array([70.0, 80.0]))], [how])
+    (line,) = (line for line in text.splitlines() if line.startswith("| WEGL"))
+    assert line == (
+        f"| WEGL + virtual node + RF | 81.9 ± 1.3 | 81.0 ± 1.0 | 76.5 ± 1.8 | 76.4 ± 0.4 | {SHORT} | 75.0 ± 5.0 |"
+    )
+    assert "Not computed yet: WEGL + RF, WEGL + virtual node + AutoML, GAP + virtual node + RF." in text
+    assert "layers = 4, pooling = final, width = 300, min_samples_leaf = 5, n_estimators = 200" in text
+
+
+def test_rows_are_kept_with_those_of_earlier_commands(tmp_path):
+    pytest.importorskip("matplotlib")
+    folder = Folder(str(tmp_path))
+    add_row(folder, row([76.0]), PLAN)
+    add_row(folder, row([70.0], method="wegl", together={"valid": 1.0, "test": 2.0}), PLAN)
+    add_row(folder, row([78.0]), PLAN)
+    kept = json.loads(folder.read("molhiv.json"))["rows"]
+    assert {name: each["test"] for name, each in kept.items()} == {"wegl": [70.0], "virtual-node": [78.0]}
+    assert "| 78.0 ± 0.0 |" in folder.read("molhiv.md").decode()
+    assert folder.read("molhiv.png").startswith(b"\x89PNG")
+
+
+def test_the_plot_is_a_png():
+    pytest.importorskip("matplotlib")
+    assert molhiv_plot([row([76.0, 76.8])]).startswith(b"\x89PNG")
+
+
+def test_a_method_that_is_not_known_is_refused(tmp_path, capsys):
+    with pytest.raises(SystemExit) as stop:
+        main(["reproduce", "molhiv", "--data", "x", "-o", str(tmp_path / "molhiv"), "--only", "gap"])
+    assert stop.value.code == 2
+    assert "--only names 'gap'; there are wegl, virtual-node, automl, average" in capsys.readouterr().err

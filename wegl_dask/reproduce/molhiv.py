@@ -1,0 +1,368 @@
+"""Table 1: the area under the ROC curve of four methods on ogbg-molhiv, by its scaffold split.
+
+Everything is chosen on the part "valid" alone, and in steps that narrow the choice. With a small forest: the number of
+layers, with final pooling and the paper's width of the atom embedding; then the pooling, with the numbers of layers that
+did best; then the width. With the best of them, the smallest leaf and the smallest split of a forest, by few trees; then
+the number of trees. The winner is fitted with several seeds of the classifier, and, apart from that, to embeddings with
+several seeds, which draw the atom embedding and the reference.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from wegl_dask.reproduce.embedding import DataSet
+from wegl_dask.reproduce.ledger import Ledger
+from wegl_dask.training.fits import Fit, Search, fit, search
+from wegl_dask.training.learner import Candidate, Fold, Learner
+from wegl_dask.training.metrics import Metric, choose_metric
+from wegl_dask.training.models import make_learner
+from wegl_dask.training.names import ModelName
+from wegl_dask.training.problem import FloatMatrix, Problem
+from wegl_dask.training.spreading import Workers
+from wegl_dask.version import NUMERICS_VERSION
+
+DATA_SET = "ogbg-molhiv"
+LAYERS = tuple(range(3, 9))
+POOLINGS = ("final", "concat", "average")
+WIDTHS = (300, 100, 500)
+"""The first of them is the one that layers and pooling are chosen with; so is the first of the poolings."""
+
+SCREENING: Candidate = {"min_samples_leaf": 5, "n_estimators": 50}
+SCREENING_SEEDS = (0, 1)
+"""A setting is screened by so many forests, whose scores are averaged: 100 trees in all."""
+
+FEW_TREES = 50
+"""Trees of the forests that sizes of leaves and splits are compared by."""
+
+N_BEST = 2
+"""Numbers of layers that the poolings are compared with."""
+
+AT_A_TIME = 2
+"""Long fits that are one step: what is done is kept."""
+
+Values = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Method:
+    """A row of table 1.
+
+    Attributes
+    ----------
+    title : str
+        What the paper calls it.
+    graphs : str
+        Which settings it shares with others: embeddings of one kind are searched once, with forests.
+    tables : mapping
+        Keys of the job file that the embeddings of this kind have in common.
+    model : str
+    """
+
+    title: str
+    graphs: str
+    tables: Mapping[str, Mapping[str, Any]]
+    model: ModelName = "random-forest"
+
+
+_VIRTUAL_NODE = {"nodes": {"virtual_node": True}}
+
+METHODS: Mapping[str, Method] = {
+    "wegl": Method("WEGL + RF", "plain", {"nodes": {"virtual_node": False}}),
+    "virtual-node": Method("WEGL + virtual node + RF", "virtual-node", _VIRTUAL_NODE),
+    "automl": Method("WEGL + virtual node + AutoML", "virtual-node", _VIRTUAL_NODE, "automl"),
+    "average": Method("GAP + virtual node + RF", "average", {**_VIRTUAL_NODE, "reference": {"kind": "origin"}}),
+}
+"""The methods by the names that the command has for them."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What the node embeddings are computed with.
+
+    Attributes
+    ----------
+    layers : int
+    pooling : str
+    width : int
+        Of the atom embedding.
+    """
+
+    layers: int
+    pooling: str
+    width: int
+
+    @property
+    def name(self) -> str:
+        """A name for files."""
+        return f"{self.pooling}-{self.layers}-{self.width}"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is computed.
+
+    Attributes
+    ----------
+    methods : sequence of str
+        Of `METHODS`.
+    layers, poolings, widths : sequences
+        That are searched.
+    seeds : int
+        Fits of the chosen candidate, and searches of the AutoML library.
+    embedding_seeds : int
+        Embeddings with the chosen setting that the chosen candidate is fitted to, each once; 0 for none.
+    time_budget : float
+        Seconds of a search of the AutoML library.
+    """
+
+    methods: Sequence[str] = tuple(METHODS)
+    layers: Sequence[int] = LAYERS
+    poolings: Sequence[str] = POOLINGS
+    widths: Sequence[int] = WIDTHS
+    seeds: int = 10
+    embedding_seeds: int = 10
+    time_budget: float = 600.0
+
+
+@dataclass(frozen=True)
+class Row:
+    """What was found for a method.
+
+    Attributes
+    ----------
+    method : str
+    setting : mapping
+        The chosen setting of the node embeddings.
+    candidate : mapping
+        The chosen candidate of the grid of forests; empty for AutoML.
+    n_settings : int
+        Settings that were compared.
+    valid, test : float64, (n_seeds,)
+        The area under the curve with each seed of the classifier, in per cent.
+    embedding_valid, embedding_test : float64, (n_embedding_seeds,)
+        With each seed of the embedding.
+    together : mapping of str to float
+        ``valid`` and ``test``, where the scores of the latter are averaged; empty where there are none.
+    """
+
+    method: str
+    setting: Mapping[str, Any]
+    candidate: Mapping[str, Any]
+    n_settings: int
+    valid: Values
+    test: Values
+    embedding_valid: Values = field(default_factory=lambda: np.empty(0))
+    embedding_test: Values = field(default_factory=lambda: np.empty(0))
+    together: Mapping[str, float] = field(default_factory=dict)
+
+
+class Molhiv:
+    """The steps of table 1.
+
+    Parameters
+    ----------
+    plan : Plan
+    data_set : DataSet
+        Of the job file of ogbg-molhiv.
+    ledger : Ledger
+    workers : Workers
+    """
+
+    def __init__(self, plan: Plan, data_set: DataSet, ledger: Ledger, workers: Workers) -> None:
+        self._plan = plan
+        self._data_set = data_set
+        self._ledger = ledger
+        self._workers = workers
+
+    def compute(self, add: Callable[[Row], None]) -> None:
+        """Compute the rows of the plan, or what is missing of them, and hand on each as soon as there is a part of it."""
+        for name in self._plan.methods:
+            method = METHODS[name]
+            setting, candidate, n_settings = self._choose(method)
+            if method.model == "automl":
+                candidate = {}
+            measured = self._with_seeds(method, setting, candidate)
+            row = Row(name, vars(setting), candidate, n_settings, *measured)
+            add(row)
+            if self._plan.embedding_seeds and method.model != "automl":
+                add(self._with_embedding_seeds(row, method, setting))
+
+    def _choose(self, method: Method) -> tuple[Setting, Candidate, int]:
+        """Find the setting and the candidate that do best on "valid", and how many settings were compared."""
+        plan = self._plan
+        first = [Setting(layers, plan.poolings[0], plan.widths[0]) for layers in plan.layers]
+        screened = {setting: self._screen(method, setting) for setting in first}
+        for pooling in plan.poolings[1:]:
+            for best in _best(first, screened):
+                setting = Setting(best.layers, pooling, best.width)
+                screened[setting] = self._screen(method, setting)
+        best = _best(list(screened), screened)[0]
+        for width in plan.widths[1:]:
+            setting = Setting(best.layers, best.pooling, width)
+            screened[setting] = self._screen(method, setting)
+        best = _best(list(screened), screened)[0]
+        return best, self._search(method, best), len(screened)
+
+    def _screen(self, method: Method, setting: Setting) -> float:
+        """Measure a setting on "valid" by a small forest."""
+
+        def compute() -> float:
+            task = self._task(method, setting, 0)
+            valid = task.problem.part("valid")
+            fits = [Fit(task.learner, Fold(task.train, valid), SCREENING, seed) for seed in SCREENING_SEEDS]
+            fitted = self._workers.map(f"{method.graphs}, {setting.name}", fit, fits, (task.problem.Y, task.problem.X))
+            return task.metric(task.problem.Y[valid], np.mean([scores for scores, _ in fitted], axis=0), 0.5)
+
+        result: float = self._step(f"{method.graphs}-{setting.name}-screen", compute, forest=SCREENING)
+        return result
+
+    def _search(self, method: Method, setting: Setting) -> Candidate:
+        """Find the candidate of the grid of forests that does best on "valid"."""
+
+        def compare() -> dict[str, Any]:
+            task = self._task(method, setting, 0)
+            groups = task.learner.groups()
+            few = [[each for each in group if each["n_estimators"] <= FEW_TREES] for group in groups]
+            tried = self._measured(task, few, f"{method.graphs}, {setting.name}, sizes")
+            best = max(range(len(groups)), key=lambda i: max(score for _, score in tried[i]))
+            return {"tried": tried, "best": best}
+
+        def extend() -> dict[str, Any]:
+            task = self._task(method, setting, 0)
+            (tried,) = self._measured(task, [task.learner.groups()[best]], f"{method.graphs}, {setting.name}, trees")
+            return {"tried": tried, "chosen": max(tried, key=lambda each: each[1])[0]}
+
+        name = f"{method.graphs}-{setting.name}"
+        best = self._step(f"{name}-sizes", compare, trees=FEW_TREES)["best"]
+        found: Candidate = self._step(f"{name}-trees", extend, group=best)["chosen"]
+        return found
+
+    def _measured(
+        self, task: "_Task", groups: Sequence[Sequence[Candidate]], step: str
+    ) -> list[list[tuple[Candidate, float]]]:
+        """Measure the candidates of some groups on "valid"."""
+        valid = task.problem.part("valid")
+        searches = [Search(task.learner, Fold(task.train, valid), group, 0) for group in groups]
+        found = self._workers.map(step, search, searches, (task.problem.Y, task.problem.X))
+        return [
+            [
+                (candidate, task.metric(task.problem.Y[valid], scores, task.learner.threshold))
+                for candidate, scores in zip(group, of_group, strict=True)
+            ]
+            for group, of_group in zip(groups, found, strict=True)
+        ]
+
+    def _with_seeds(self, method: Method, setting: Setting, candidate: Candidate) -> tuple[Values, Values]:
+        """Measure the chosen candidate with every seed of the classifier, on "valid" and on "test"."""
+        results = []
+        for some in _in_turn(self._plan.seeds):
+
+            def compute(some: Sequence[int] = some) -> list[list[float]]:
+                task = self._task(method, setting, 0)
+                return [self._measure(task, scores) for scores in self._scores(method, [task], candidate, some)]
+
+            budget = {"time_budget": self._plan.time_budget} if method.model == "automl" else {}
+            name = f"{method.graphs}-{setting.name}-{method.model}-{some[0]}"
+            results += self._step(name, compute, candidate=candidate, seeds=some, **budget)
+        valid, test = 100 * np.array(results).T
+        return valid, test
+
+    def _with_embedding_seeds(self, row: Row, method: Method, setting: Setting) -> Row:
+        """Measure the chosen candidate on every seed's embeddings; and the mean of its scores on all of them."""
+        results, scores = [], []
+        for some in _in_turn(self._plan.embedding_seeds):
+
+            def compute(some: Sequence[int] = some) -> dict[str, Any]:
+                tasks = [self._task(method, setting, seed) for seed in some]
+                found = self._scores(method, tasks, row.candidate, [0])
+                return {
+                    "measured": [self._measure(tasks[0], each) for each in found],
+                    "scores": [np.round(each[:, 0], 6).tolist() for each in found],
+                }
+
+            name = f"{method.graphs}-{setting.name}-embedding-{some[0]}"
+            step = self._step(name, compute, candidate=row.candidate, seeds=some)
+            results += step["measured"]
+            scores += step["scores"]
+        together = self._measure(self._task(method, setting, 0), np.mean(scores, axis=0)[:, None])
+        valid, test = 100 * np.array(results).T
+        found = {"embedding_valid": valid, "embedding_test": test}
+        return Row(**{**vars(row), **found, "together": {"valid": 100 * together[0], "test": 100 * together[1]}})
+
+    def _scores(
+        self, method: Method, tasks: Sequence["_Task"], candidate: Candidate, seeds: Sequence[int]
+    ) -> list[FloatMatrix]:
+        """Fit a candidate to "train" of each embedding with each seed; score "valid" and "test", one after the other."""
+        first = tasks[0]
+        learner = first.learner
+        if method.model == "automl":
+            learner = make_learner(
+                method.model, first.problem, metric=first.metric.name, time_budget=self._plan.time_budget
+            )
+        valid, test = first.problem.part("valid"), first.problem.part("test")
+        fold = Fold(first.train, np.concatenate([valid, test]))
+        fits = [
+            (place, Fit(learner, fold, candidate, seed, held=valid)) for place in range(len(tasks)) for seed in seeds
+        ]
+        step = f"{method.title}, {len(tasks)} embeddings, seeds {seeds[0]} to {seeds[-1]}"
+        return self._workers.map(step, _fit_one_of, fits, (first.problem.Y, *(task.problem.X for task in tasks)))
+
+    def _measure(self, task: "_Task", scores: FloatMatrix) -> list[float]:
+        """Measure scores of "valid" and "test", one after the other."""
+        valid, test = task.problem.part("valid"), task.problem.part("test")
+        return [
+            task.metric(task.problem.Y[rows], some, task.learner.threshold)
+            for rows, some in ((valid, scores[: len(valid)]), (test, scores[len(valid) :]))
+        ]
+
+    def _task(self, method: Method, setting: Setting, seed: int) -> "_Task":
+        """Embed the molecules, unless that was done."""
+        nodes = {**method.tables["nodes"], "atom_embedding_width": setting.width}
+        diffusion = {"layers": setting.layers, "pooling": setting.pooling}
+        values = {**method.tables, "nodes": nodes, "diffusion": diffusion, "seed": seed}
+        problem = Problem.of(self._data_set.embed(f"{method.graphs}-{setting.name}-{seed}", values))
+        metric = choose_metric(problem.kind, "split", None)
+        return _Task(problem, make_learner("random-forest", problem, metric=metric.name, time_budget=1.0), metric)
+
+    def _step(self, name: str, compute: Callable[[], Any], **settings: Any) -> Any:
+        return self._ledger.step(f"molhiv-{name}", {**settings, "numerics_version": NUMERICS_VERSION}, compute)
+
+
+@dataclass(frozen=True)
+class _Task:
+    """Embeddings, forests and the metric."""
+
+    problem: Problem
+    learner: Learner
+    metric: Metric
+
+    @property
+    def train(self) -> npt.NDArray[np.int64]:
+        return self.problem.part("train")
+
+
+def _fit_one_of(task: tuple[int, Fit], Y: FloatMatrix, *embeddings: npt.NDArray[np.float32]) -> FloatMatrix:
+    """Fit to one of several embeddings, and return the scores."""
+    place, how = task
+    return fit(how, Y, embeddings[place])[0]
+
+
+def _in_turn(n_seeds: int) -> list[list[int]]:
+    """Cut seeds into steps.
+
+    Examples
+    --------
+    >>> _in_turn(3)
+    [[0, 1], [2]]
+    """
+    seeds = list(range(n_seeds))
+    return [seeds[start : start + AT_A_TIME] for start in range(0, n_seeds, AT_A_TIME)]
+
+
+def _best(settings: Sequence[Setting], screened: Mapping[Setting, float]) -> list[Setting]:
+    """Find the `N_BEST` settings that did best; of equals the first."""
+    return sorted(settings, key=lambda setting: -screened[setting])[:N_BEST]
