@@ -7,6 +7,7 @@ import contextlib
 import io
 import os
 import re
+import shutil
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -100,6 +101,22 @@ def test_the_code_runs_in_its_order_and_prints_what_is_shown(quickstart, monkeyp
         assert NUMBER.sub("#", printed.getvalue()) == NUMBER.sub("#", shown), code
         found, expected = ([float(n.replace(",", "")) for n in NUMBER.findall(t)] for t in (printed.getvalue(), shown))
         assert found == pytest.approx(expected, rel=0.02), code
+
+
+def test_training_prints_what_is_shown(quickstart, tmp_path, monkeypatch, capsys):
+    shutil.copytree(quickstart.folder / "runs", tmp_path / "runs")
+    monkeypatch.chdir(tmp_path)
+    (command,) = re.findall(r"^wegl-dask (train .*)$", section("Training"), re.MULTILINE)
+    with pytest.raises(SystemExit) as stop:
+        main([*command.split(), "--set", "cluster.workers=1"])
+    assert stop.value.code == 0
+    printed = without_times(capsys.readouterr().out)
+    shown = without_times(section("Training").partition("```text\n")[2].partition("```")[0])
+    assert [NUMBER.sub("#", line) for line in printed] == [NUMBER.sub("#", line) for line in shown]
+    found, expected = ([float(n.replace(",", "")) for n in NUMBER.findall(" ".join(t))] for t in (printed, shown))
+    assert found == pytest.approx(expected, rel=0.02)
+    written = {path.name for path in (tmp_path / "runs/quickstart/train/ridge").iterdir()}
+    assert all(name in section("Training") for name in written)
 
 
 def test_every_kind_of_source_has_a_table_that_can_be_read():
