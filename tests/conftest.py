@@ -8,8 +8,6 @@ numbers a node), `edges` (pairs, as listed), `edge_labels`, `edge_attributes`. `
 import gzip
 import itertools
 import os
-import subprocess
-import sys
 import time
 from collections import Counter
 from pathlib import Path
@@ -337,21 +335,6 @@ def dask_client():
     table = ClusterTable(workers=2, allowed_failures=1, memory_limit="2GB", dashboard_address=None)
     with open_client(table) as client:
         yield client
-
-
-@pytest.fixture(scope="session")
-def quickstart(tmp_path_factory):
-    """The quickstart job, run once by the command in a folder of its own: `folder`, `stdout` and `stderr`."""
-    pytest.importorskip("rdkit")
-    repository = Path(__file__).parents[1]
-    folder = tmp_path_factory.mktemp("quickstart")
-    environment = {**os.environ, "PYTHONPATH": str(repository)}
-    command = [sys.executable, "-m", "wegl_dask", "run", str(repository / "jobs" / "quickstart.toml")]
-    done = subprocess.run(
-        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=300, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    return SimpleNamespace(folder=folder, stdout=done.stdout, stderr=done.stderr)
 
 
 @pytest.fixture(scope="session")

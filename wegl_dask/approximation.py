@@ -53,6 +53,14 @@ class Approximation:
         Graphs of the run.
     n_entropic : int
         Graphs of the run whose plan is entropic.
+
+    Examples
+    --------
+    One pair at W_2 = 2, which is 1.5 in the embedding:
+
+    >>> distances = (np.array([distance]) for distance in (2.0, 1.5, 2.1, 2.5, 3.0))
+    >>> Approximation(np.array([[0, 1]]), *distances, n_graphs=2, n_entropic=0).summary()["mean_relative_error"]
+    0.25
     """
 
     pairs: IntArray
@@ -122,6 +130,12 @@ def measure_approximation(
     ------
     WeglError
         If the run has not finished, has fewer than two graphs or has not kept its graph shards.
+
+    Examples
+    --------
+    >>> import wegl_dask
+    >>> wegl_dask.measure_approximation("runs/quickstart", 100).summary()["bound_broken"]
+    0
     """
     rows = RunRows.open(run, storage_options)
     if rows.n_rows < 2:

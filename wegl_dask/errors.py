@@ -6,6 +6,15 @@ class WeglError(Exception):
 
     The command line prints the message as one line and leaves with `exit_code`. The message says what was found and
     where, what is allowed, and what to do.
+
+    Examples
+    --------
+    >>> from wegl_dask import WEGL, WeglError
+    >>> try:
+    ...     WEGL.load("runs/not-there")
+    ... except WeglError as error:
+    ...     print(error.exit_code)
+    1
     """
 
     exit_code = 1

@@ -196,7 +196,14 @@ def residual(phi: FloatArray, transport_cost: FloatMatrix) -> FloatMatrix:
 
 
 def residual_and_error(phi: FloatArray, transport_cost: FloatMatrix) -> tuple[FloatMatrix, FloatMatrix]:
-    """Compute `residual` and `stored_error` in one pass over the embeddings; parameters as of `residual`."""
+    """Compute `residual` and `stored_error` in one pass over the embeddings; parameters as of `residual`.
+
+    Examples
+    --------
+    >>> r, error = residual_and_error(np.array([[3.0, 4.0]]), np.array([34.0]))
+    >>> r.round(6), bool(error[0] < 1e-14)
+    (array([3.]), True)
+    """
     length = _norm(phi)
     error = _stored_error(length, phi)
     squared = transport_cost * (1 + SUM_ERROR) - np.maximum(length - error, 0.0) ** 2 * (1 - SUM_ERROR)
@@ -257,7 +264,13 @@ def reference_bound(cost_i: FloatMatrix, cost_j: FloatMatrix) -> FloatMatrix:
 
 
 def embedding_distance(phi_i: FloatArray, phi_j: FloatArray) -> FloatMatrix:
-    """Compute |phi_i - phi_j| in float64, (...), from float (..., N * d)."""
+    """Compute |phi_i - phi_j| in float64, (...), from float (..., N * d).
+
+    Examples
+    --------
+    >>> float(embedding_distance(np.array([3.0, 4.0]), np.array([0.0, 0.0])))
+    5.0
+    """
     return _norm(phi_i.astype(np.float64) - phi_j.astype(np.float64))
 
 

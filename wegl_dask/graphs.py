@@ -27,6 +27,11 @@ class GraphSchema:
         Likewise for the edges.
     node_attribute_width, edge_attribute_width : int
         Number of real-valued features of a node and of an edge.
+
+    Examples
+    --------
+    >>> GraphSchema(node_category_counts=(7,), edge_category_counts=(4,))  # atoms and bonds of MUTAG
+    GraphSchema(node_category_counts=(7,), edge_category_counts=(4,), node_attribute_width=0, edge_attribute_width=0)
     """
 
     node_category_counts: tuple[int, ...] = ()
@@ -57,6 +62,22 @@ class GraphBatch:
     edge_attributes : float, (n_edges, edge_attribute_width)
     has_virtual_nodes : bool
         The last node of every graph is a virtual node, see `with_virtual_nodes`.
+
+    Examples
+    --------
+    >>> batch = GraphBatch(
+    ...     GraphSchema(node_category_counts=(3,)),
+    ...     node_offsets=np.array([0, 2, 5]),  # a graph of two nodes, and one of three
+    ...     edge_offsets=np.array([0, 1, 3]),
+    ...     edge_source=np.array([0, 0, 1]),
+    ...     edge_target=np.array([1, 1, 2]),
+    ...     node_categories=np.array([[0], [1], [2], [0], [1]]),
+    ...     node_attributes=np.zeros((5, 0)),
+    ...     edge_categories=np.zeros((3, 0), dtype=np.int64),
+    ...     edge_attributes=np.zeros((3, 0)),
+    ... )
+    >>> len(batch), batch[1].node_categories.ravel().tolist()
+    (2, [2, 0, 1])
     """
 
     schema: GraphSchema

@@ -66,12 +66,24 @@ def graphs_from_mol_blocks(
     """Featurise molecules given as MDL mol blocks (V2000 or V3000); see `graphs_from_smiles`.
 
     Hydrogens that the block lists become a feature of their atom. Stereo is read as RDKit reads a mol block.
+
+    Examples
+    --------
+    >>> from rdkit import Chem
+    >>> graphs, rejected = graphs_from_mol_blocks([Chem.MolToMolBlock(Chem.MolFromSmiles("CCO"))])
+    >>> graphs.n_nodes, rejected
+    (3, {})
     """
     return _featurise(map(_parse_mol_block, mol_blocks), largest_fragment=largest_fragment)
 
 
 def require_rdkit() -> None:
-    """Raise `MissingDependencyError` if RDKit is not installed."""
+    """Raise `MissingDependencyError` if RDKit is not installed.
+
+    Examples
+    --------
+    >>> require_rdkit()  # it is here
+    """
     _rdkit()
 
 

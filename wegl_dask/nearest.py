@@ -75,6 +75,12 @@ def neighbours(
     ------
     WeglError
         If there is no such graph, column or run, or `exact` lacks what it needs.
+
+    Examples
+    --------
+    >>> import wegl_dask
+    >>> wegl_dask.neighbours("runs/quickstart", "1", k=2).select(["query_id", "rank", "graph_id"]).to_pylist()
+    [{'query_id': '1', 'rank': 1, 'graph_id': '3071'}, {'query_id': '1', 'rank': 2, 'graph_id': '655'}]
     """
     if k < 1:
         raise WeglError(f"k = {k}; at least one neighbour must be asked for")
@@ -131,6 +137,13 @@ def similar(
     ------
     WeglError
         If there is no such run, the threshold is negative, or `exact` is asked for and the run has not kept its graphs.
+
+    Examples
+    --------
+    >>> import wegl_dask
+    >>> found = [pairs.select(["first_id", "second_id"]) for pairs in wegl_dask.similar("runs/quickstart", 0.01)]
+    >>> {"first_id": "1813", "second_id": "1814"} in [pair for pairs in found for pair in pairs.to_pylist()]
+    True
     """
     if not threshold >= 0:
         raise WeglError(f"the threshold is {threshold}; distances are 0 or more")

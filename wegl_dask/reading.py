@@ -40,6 +40,12 @@ class Embeddings:
         The schema metadata of the parts: versions, fingerprints, the seed.
     reference : float64, (N, d), or None
         The reference; None where the parts were read without their model.
+
+    Examples
+    --------
+    >>> e = read_embeddings("runs/quickstart")
+    >>> e.graph_id[:3].tolist(), e.n_points, e.dimension
+    (['1', '2', '3'], 16, 20)
     """
 
     X: npt.NDArray[np.float32]
@@ -119,6 +125,13 @@ def read_embeddings(
     ------
     WeglError
         If there are no parts, the run has not finished, a part is missing or damaged, or parts do not belong together.
+
+    Examples
+    --------
+    >>> import wegl_dask
+    >>> e = wegl_dask.read_embeddings("runs/quickstart")
+    >>> e.X.shape, e.y.shape
+    ((4991, 320), (4991,))
     """
     data, run = find_parts(Folder(os.fspath(path), storage_options or {}))
     names = part_names(data, run, allow_unfinished=allow_unfinished)
