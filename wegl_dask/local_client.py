@@ -26,6 +26,9 @@ from wegl_dask.quiet import innermost, signals_held, silenced
 from wegl_dask.spec import ClusterTable
 from wegl_dask.worker_environment import WORKER_ENVIRONMENT
 
+PRELOADED = "wegl_dask.fit_tasks"
+"""What a worker imports before it is ready."""
+
 SMALLEST_MEMORY = 500_000_000
 """Memory of a worker, in bytes, below which it would be stopped by what it imports before it has read a graph."""
 
@@ -49,6 +52,8 @@ def local_client(table: ClusterTable) -> Iterator[Client]:
         settings = {
             "temporary-directory": scratch,
             "distributed.scheduler.allowed-failures": table.allowed_failures,
+            # All at the same time, as they start; else each would when it gets its first task.
+            "distributed.worker.preload": [*dask.config.get("distributed.worker.preload"), PRELOADED],
             **{f"distributed.nanny.pre-spawn-environ.{name}": value for name, value in WORKER_ENVIRONMENT.items()},
         }
         with signals_held(), dask.config.set(settings):
