@@ -50,6 +50,7 @@ def run_stage(
     descriptors: Sequence[Descriptor],
     *,
     retries: int,
+    worker: str | None = None,
 ) -> Iterator[tuple[Descriptor, Outcome]]:
     """Apply `function` to every descriptor on the cluster.
 
@@ -66,6 +67,8 @@ def run_stage(
         A few hundred bytes each; ``str(descriptor)`` names it in messages.
     retries : int
         Times a descriptor is tried again after an exception.
+    worker : str, optional
+        Address of the worker that is to do it, as long as it is there.
 
     Yields
     ------
@@ -92,7 +95,8 @@ def run_stage(
                 _require_connected(client)
                 wave = descriptors[submitted : submitted + WAVE]
                 bag = dask.bag.from_sequence(wave, npartitions=len(wave)).map_partitions(attempt, token=stage)
-                futures = client.compute(bag.to_delayed(), retries=retries)
+                place = {} if worker is None else {"workers": [worker], "allow_other_workers": True}
+                futures = client.compute(bag.to_delayed(), retries=retries, **place)
                 waiting.update({future.key: (future, task) for future, task in zip(futures, wave, strict=True)})
                 completed.update(futures)
                 submitted += len(wave)

@@ -179,6 +179,7 @@ def fit_model(run: Run, fit: Fit) -> PartRecord:
     """Fit projection and reference and write the model: the record of the stage reference."""
     if finished := run.finished("reference", {0: fit.fingerprint}):
         return finished[0]
+    worker = run.prepare(fit_tasks.import_clustering) if fit.spec.reference.kind == "kmeans" else None
     projection_path = _fit_projection(run, fit)
     _sample(run, fit, projection_path)
     with run.timed("reference"):
@@ -191,7 +192,8 @@ def fit_model(run: Run, fit: Fit) -> PartRecord:
             projection_path=projection_path,
             origin=_origin(fit),
         )
-        return run.make("reference", task, [fit_tasks.FitTask(fit.fingerprint)])[0]
+        descriptors = [fit_tasks.FitTask(fit.fingerprint)]
+        return run.make("reference", task, descriptors, worker=worker() if worker else None)[0]
 
 
 def _origin(fit: Fit) -> Origin:

@@ -10,6 +10,7 @@ from itertools import pairwise
 
 import dask
 import numpy as np
+from distributed import get_worker
 
 from wegl_dask.accumulation import MomentAccumulator
 from wegl_dask.errors import JobFileError
@@ -138,6 +139,14 @@ def write_projection(
             arrays["components"] = projection.components
         part.write_arrays("projection", arrays)
     return 0
+
+
+def import_clustering() -> str:
+    """Import what k-means needs, which takes longer than many a stage: the address of the worker that has done it."""
+    import dask_ml.wrappers  # noqa: F401, PLC0415
+    import sklearn.cluster  # noqa: F401, PLC0415
+
+    return str(get_worker().address)
 
 
 def sample_nodes(

@@ -107,16 +107,38 @@ class Run:
             _log.warning("%s: part %d was altered after it was written; it is made again", stage, index)
         return {index: record for index, record in records.items() if index not in set(altered)}
 
+    def prepare(self, function: Callable[[], str]) -> Callable[[], str | None]:
+        """Let one worker prepare for a later task, while the stages before it go on.
+
+        Parameters
+        ----------
+        function : callable
+            Returns the address of the worker that it runs on.
+
+        Returns
+        -------
+        callable
+            Returns that address, or None if there is no such worker yet, or not any more.
+        """
+        future = self.client.submit(function, pure=False)
+        return lambda: future.result() if future.status == "finished" else None
+
     def compute(
-        self, stage: str, function: Callable[[AnyTask], int], descriptors: Sequence[AnyTask]
+        self,
+        stage: str,
+        function: Callable[[AnyTask], int],
+        descriptors: Sequence[AnyTask],
+        *,
+        worker: str | None = None,
     ) -> dict[int, PartRecord]:
-        """Run tasks on the cluster and show the progress: the records that they wrote, by index."""
+        """Run tasks on the cluster, or on one worker of it, and show the progress: the records that they wrote, by index."""
         if not descriptors:
             return {}
         self.lock.ensure_held()
         done: list[int] = []
         with self.progress(stage, sum(len(task.indices) for task in descriptors)) as progress:
-            for task, outcome in run_stage(self.client, stage, function, descriptors, retries=self._retries):
+            outcomes = run_stage(self.client, stage, function, descriptors, retries=self._retries, worker=worker)
+            for task, outcome in outcomes:
                 done += task.indices
                 progress.update(len(task.indices), outcome.result)
                 log_event(
@@ -131,12 +153,17 @@ class Run:
         return self._read_records(stage, sorted(done))
 
     def make(
-        self, stage: str, function: Callable[[AnyTask], int], descriptors: Sequence[AnyTask]
+        self,
+        stage: str,
+        function: Callable[[AnyTask], int],
+        descriptors: Sequence[AnyTask],
+        *,
+        worker: str | None = None,
     ) -> dict[int, PartRecord]:
         """Make parts of the run: their records by index. From here on the run is not finished."""
         if descriptors and not self.parts_made:
             self.folder.unmark_success()
-        made = self.compute(stage, function, descriptors)
+        made = self.compute(stage, function, descriptors, worker=worker)
         self.parts_made += len(made)
         return made
 

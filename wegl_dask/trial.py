@@ -57,10 +57,21 @@ class TrialRun(Run):
         del stage, without
         return dict(records)
 
+    def prepare(self, function: Callable[[], str]) -> Callable[[], str | None]:
+        """Leave it: nothing else is going on that it could be done beside."""
+        del function
+        return lambda: None
+
     def compute(
-        self, stage: str, function: Callable[[AnyTask], int], descriptors: Sequence[AnyTask]
+        self,
+        stage: str,
+        function: Callable[[AnyTask], int],
+        descriptors: Sequence[AnyTask],
+        *,
+        worker: str | None = None,
     ) -> dict[int, PartRecord]:
         """Call the tasks, and note how long each takes."""
+        del worker
         made: dict[int, PartRecord] = {}
         with self.progress(stage, len(descriptors)) as progress:
             for descriptor in descriptors:
