@@ -89,6 +89,15 @@ def test_a_cell_that_is_kept_is_read_back():
     assert back.paper == PaperCell(86.2, 9.5)
 
 
+def test_of_a_large_data_set_a_smaller_grid_is_searched_and_only_if_it_is_named():
+    plan = tud.Plan()
+    assert not set(tud.LARGE_DATA_SETS) & set(plan.data_sets)
+    part = plan.of("REDDIT-BINARY")
+    assert (list(part.poolings), list(part.layers)) == (["concat"], [3, 5])
+    assert set(part.models) == {"svm-linear", "svm-rbf", "random-forest"}
+    assert plan.of("MUTAG").models == plan.models
+
+
 class Answers:
     """Stands for a ledger: of every step it gives an accuracy that follows from the number of layers alone."""
 

@@ -10,7 +10,7 @@ with the numbers of layers that did best. What is left out can only lower the be
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -30,6 +30,9 @@ from wegl_dask.training.spreading import Workers
 from wegl_dask.version import NUMERICS_VERSION
 
 DATA_SETS = ("MUTAG", "PTC_MR", "ENZYMES", "PROTEINS", "IMDB-BINARY")
+LARGE_DATA_SETS = ("REDDIT-BINARY", "COLLAB")
+"""Data sets of which a smaller grid is searched, and only if they are named."""
+
 POOLINGS = ("concat", "average", "final")
 LAYERS = tuple(range(3, 9))
 METHODS: Mapping[ModelName, str] = {
@@ -40,6 +43,11 @@ METHODS: Mapping[ModelName, str] = {
     "random-forest": "WEGL + RF",
 }
 """Models, and what the paper's table 3 calls them."""
+
+LARGE_POOLINGS = ("concat",)
+LARGE_LAYERS = (3, 5)
+LARGE_MODELS: tuple[ModelName, ...] = ("svm-linear", "svm-rbf", "random-forest")
+"""The smaller grid; the vectors are of 20 principal components of the node embeddings, as the job files have it."""
 
 N_FOLDS = 10
 INNER_FOLDS = 3
@@ -72,6 +80,18 @@ class Plan:
     nested: bool = False
     shortlisted: int = 2
     seed: int = 0
+
+    def of(self, name: str) -> "Plan":
+        """Narrow the plan to one data set, and to the smaller grid if it is a large one."""
+        if name not in LARGE_DATA_SETS:
+            return replace(self, data_sets=[name])
+        return replace(
+            self,
+            data_sets=[name],
+            poolings=[pooling for pooling in self.poolings if pooling in LARGE_POOLINGS],
+            layers=[layers for layers in self.layers if layers in LARGE_LAYERS],
+            models=[model for model in self.models if model in LARGE_MODELS],
+        )
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from wegl_dask.folders import Folder
 from wegl_dask.records import json_bytes
 from wegl_dask.reproduce.plots import tud_plot
 from wegl_dask.reproduce.tables import tud_table
-from wegl_dask.reproduce.tud import DATA_SETS, METHODS, POOLINGS, Cell, Plan
+from wegl_dask.reproduce.tud import DATA_SETS, LARGE_DATA_SETS, METHODS, POOLINGS, Cell, Plan
 from wegl_dask.version import NUMERICS_VERSION
 
 RESULTS, TABLE, PLOT = "tud.json", "tud.md", "tud.png"
@@ -59,4 +59,4 @@ def _key(values: dict[str, Any]) -> tuple[str, str, str]:
 def _place(key: tuple[str, str, str]) -> tuple[int, int, int]:
     """Find the place of a cell in the tables."""
     name, pooling, model = key
-    return DATA_SETS.index(name), list(METHODS).index(model), POOLINGS.index(pooling)  # type: ignore[arg-type]
+    return (DATA_SETS + LARGE_DATA_SETS).index(name), list(METHODS).index(model), POOLINGS.index(pooling)  # type: ignore[arg-type]
