@@ -47,7 +47,7 @@ def tud_plot(cells: Sequence[Cell]) -> bytes:
         axes.set_ylabel("accuracy, %")
         axes.set_title(name)
         axes.grid(visible=True, axis="y", color="#e3e7ee")
-        axes.legend(fontsize=8)
+    figure.legend(*axes.get_legend_handles_labels(), loc="outside upper center", ncols=3, fontsize=8)
     content = io.BytesIO()
     figure.savefig(content, format="png", dpi=90)
     return content.getvalue()
