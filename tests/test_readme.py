@@ -131,7 +131,7 @@ def test_every_kind_of_source_has_a_table_that_can_be_read():
 def test_the_tables_of_the_cluster_can_be_read():
     tables = [text for text, _ in blocks("toml") if text.startswith("[cluster]")]
     source = '[source]\nkind = "tud"\nroot = "data"\nname = "MUTAG"\n[output]\npath = "out"\n'
-    assert {JobSpec.from_toml(text + source).cluster.kind for text in tables} == {"local", "scheduler"}
+    assert {JobSpec.from_toml(text + source).cluster.kind for text in tables} == {"local", "scheduler", "slurm"}
 
 
 def test_the_table_of_keys_is_that_of_the_code():
