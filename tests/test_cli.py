@@ -15,8 +15,9 @@ from click.testing import CliRunner
 
 from wegl_dask import checking
 from wegl_dask.cli import main
+from wegl_dask.cli.jobs import cluster_overrides
 from wegl_dask.errors import MissingDependencyError
-from wegl_dask.spec import documented_keys
+from wegl_dask.spec import JobSpec, documented_keys
 
 REPOSITORY = Path(__file__).parents[1]
 FIRST_COMMANDS = ["run", "check", "plan", "ingest", "init", "status", "verify"]
@@ -135,6 +136,28 @@ def test_a_usage_error_is_one_line_and_exit_code_2(call, arguments, message):
 def test_a_job_file_that_is_not_allowed_is_one_line_and_exit_code_2(call, job, command):
     message = error_of(call(command, job, "--set", "transport.solvr=exact"), 2)
     assert message == "job.toml: unknown key transport.solvr; did you mean transport.solver?"
+
+
+# Where it runs
+
+
+@pytest.mark.parametrize("command", ["run", "ingest", "transform", "append"])
+def test_a_scheduler_on_another_machine_without_encryption_is_refused(call, job, quickstart, command):
+    run = str(quickstart.folder / "runs" / "quickstart")
+    arguments = {"run": [job], "ingest": [job], "transform": [run, "--source", job], "append": [run]}[command]
+    message = error_of(call(command, *arguments, "--scheduler", "tcp://192.0.2.1:8786"), 2)
+    assert message.startswith(
+        "the scheduler at tcp://192.0.2.1:8786 is on another machine, and tcp:// is not encrypted"
+    )
+    assert "--insecure or cluster.insecure = true" in message
+
+
+def test_the_options_of_the_cluster_are_keys_and_go_before_those_that_are_set():
+    assert cluster_overrides(None, insecure=False) == ()
+    overrides = ("cluster.address=tcp://there:1", *cluster_overrides('tls://"host":8786', insecure=True))
+    text = '[source]\nkind = "ogb"\nroot = "a"\nname = "b"\n[output]\npath = "c"\n[cluster]\nworkers = 3\n'
+    cluster = JobSpec.from_toml(text, overrides).cluster
+    assert (cluster.kind, cluster.address, cluster.insecure) == ("scheduler", 'tls://"host":8786', True)
 
 
 # check

@@ -1,7 +1,6 @@
 import pytest
 
-from wegl_dask.errors import WeglError
-from wegl_dask.worker_checks import check_versions, warn_of_threads
+from wegl_dask.worker_checks import VersionsError, check_versions, warn_of_threads
 
 
 def test_workers_that_use_several_threads_are_reported(caplog):
@@ -20,7 +19,7 @@ def test_equal_versions_pass():
 
 
 def cells(error):
-    lines = str(error).splitlines()
+    lines = error.table.splitlines()
     return [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines if line.startswith("|")]
 
 
@@ -31,7 +30,7 @@ def test_different_versions_are_one_table():
         "c": dict(CLIENT),
         "d": CLIENT | {"numpy": "2.3.0"},
     }
-    with pytest.raises(WeglError, match=r"^the scheduler at tcp://here:1 and its workers") as caught:
+    with pytest.raises(VersionsError, match=r"^the scheduler at tcp://here:1 and its workers") as caught:
         check_versions("tcp://here:1", CLIENT, CLIENT, workers)
     assert cells(caught.value) == [
         ["package", "client", "scheduler", "workers"],
@@ -43,7 +42,7 @@ def test_different_versions_are_one_table():
 def test_the_scheduler_needs_what_computes_in_any_version_and_what_it_understands_in_the_same():
     check_versions("tcp://here:1", CLIENT, CLIENT | {"numpy": "2.3.0"}, {"a": dict(CLIENT)})
     scheduler = CLIENT | {"numpy": "not installed", "Python": "3.12"}
-    with pytest.raises(WeglError) as caught:
+    with pytest.raises(VersionsError) as caught:
         check_versions("tcp://here:1", CLIENT, scheduler, {"a": dict(CLIENT)})
     assert [row[2] for row in cells(caught.value)] == ["scheduler", "3.12", "not installed"]
 
@@ -52,6 +51,6 @@ def test_where_the_package_is_not_installed_the_message_says_how_to_bring_it_the
     bare = CLIENT | {"wegl-dask": "not installed"}
     for scheduler, worker in ((bare, CLIENT), (CLIENT, bare)):
         with pytest.raises(
-            WeglError, match=r"pip install 'wegl-dask==[\w.]+' .*or set cluster\.upload to a wheel of it"
+            VersionsError, match=r"pip install 'wegl-dask==[\w.]+' .*or set cluster\.upload to a wheel of it"
         ):
             check_versions("tcp://here:1", CLIENT, scheduler, {"a": worker})

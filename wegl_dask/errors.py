@@ -5,7 +5,7 @@ class WeglError(Exception):
     """A failure that is the input's, the machine's or the job file's, and not a bug.
 
     The command line prints the message as one line and leaves with `exit_code`. The message says what was found and
-    where, what is allowed, and what to do.
+    where, what is allowed, and what to do. Where that takes a table too, `table` is it, to be shown below.
 
     Examples
     --------
@@ -18,6 +18,7 @@ class WeglError(Exception):
     """
 
     exit_code = 1
+    table = ""
 
 
 class JobFileError(WeglError):

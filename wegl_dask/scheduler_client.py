@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import math
+import ssl
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -125,10 +126,26 @@ def _check_scheduler(address: str, certificates: Security) -> None:
 
 def _unreachable(address: str, error: BaseException) -> WeglError:
     return WeglError(
-        f"cannot reach the scheduler at {address}: {innermost(error)}. cluster.address is what the scheduler prints "
+        f"cannot reach the scheduler at {address}: {_reason(address, error)}. cluster.address is what the scheduler prints "
         "when it starts, such as tls://host:8786; tls:// needs cluster.tls_ca_file, tls_cert and tls_key, or Dask's "
         "distributed.comm.tls settings"
     )
+
+
+def _reason(address: str, error: BaseException) -> str:
+    """Say what is behind an error; of certificates that do not match, either side sees one of several by chance."""
+    said = innermost(error)
+    cause: BaseException | None = error
+    while cause is not None:
+        match cause:
+            case ssl.SSLCertVerificationError():
+                return f"its certificate is not of the authority in tls_ca_file ({cause.verify_message})"
+            case ssl.SSLError() | ConnectionResetError() if address.startswith("tls"):
+                return f"it hangs up on our certificate, which is not of its authority perhaps ({said})"
+            case ConnectionResetError():
+                return f"it hangs up, since it uses tls:// perhaps ({said})"
+        cause = cause.__cause__
+    return said
 
 
 async def _ask_for_kind(address: str, certificates: Security) -> str:

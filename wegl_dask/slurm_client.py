@@ -14,6 +14,7 @@ from typing import Any
 import dask.config
 from dask.utils import parse_bytes
 from distributed import Client
+from distributed.core import Status
 from distributed.security import Security
 
 from wegl_dask.errors import JobFileError, MissingDependencyError, WeglError
@@ -196,8 +197,8 @@ def _start(table: ClusterTable, arguments: dict[str, Any]) -> Any:
                 "jobs are submitted"
             )
 
-    class Job(SLURMJob):  # type: ignore[misc]  # dask-jobqueue has no types
-        """A job that remembers why it was not taken."""
+    class Job(SLURMJob):
+        """A job that remembers why Slurm has not taken it, where others would raise it into the event loop."""
 
         refusal: str | None = None
 
@@ -206,11 +207,21 @@ def _start(table: ClusterTable, arguments: dict[str, Any]) -> Any:
                 await super().start()
             except (RuntimeError, ValueError, OSError) as error:
                 self.refusal = str(error)
-                raise
+                # It counts as started, and is missed in the queue.
+                self.status = Status.running
+
+        async def close(self) -> None:
+            await super().close()
+            # A cluster insists on it when it ends.
+            self.status = Status.closed
 
     with silenced():
         return SLURMCluster(
-            job_cls=Job, security=_certificates(table), shared_temp_directory=arguments["log_directory"], **arguments
+            job_cls=Job,
+            security=_certificates(table),
+            shared_temp_directory=arguments["log_directory"],
+            silence_logs=False,
+            **arguments,
         )
 
 
@@ -242,12 +253,12 @@ def _wait_for_a_worker(client: Client, cluster: Any, log_directory: str) -> None
             waited += 1
         else:
             return
-        jobs = {str(job.job_id): job for job in cluster.workers.values()}
+        jobs = {job.job_id: job for job in cluster.workers.values()}
         for job in jobs.values():
             if job.refusal is not None:
                 raise WeglError(f"Slurm does not take the job: {_stderr(job.refusal)}. Check the keys of [cluster]")
         queued = _queued_jobs()
-        if queued is None or not jobs or None in {job.job_id for job in jobs.values()}:
+        if queued is None or not jobs or None in jobs:
             continue
         mine = {number: state for number, state in queued.items() if number in jobs}
         if not mine:
@@ -286,12 +297,16 @@ def _kept(cluster: Any, n_jobs: int) -> Iterator[None]:
 
 
 async def _replace_ended(cluster: Any, queued: dict[str, str] | None, n_jobs: int) -> int:
-    """Forget the jobs that Slurm has no more, and submit as many: their number."""
+    """Forget the jobs that Slurm has no more or has not taken, and submit as many: their number."""
     if queued is None:
         return 0
-    ended = {name: job.job_id for name, job in cluster.workers.items() if job.job_id not in queued}
-    for name, number in ended.items():
-        _log.info("job %s of Slurm has ended, another follows", number)
+    ended = {name: job for name, job in cluster.workers.items() if job.job_id not in queued}
+    for name, job in ended.items():
+        if job.refusal is None:
+            _log.info("job %s of Slurm has ended, another follows", job.job_id)
+        else:
+            _log.warning("Slurm does not take a job, which is submitted again: %s", _stderr(job.refusal))
+        job.status = Status.closed
         del cluster.workers[name]
     if ended:
         cluster.scale(jobs=n_jobs)

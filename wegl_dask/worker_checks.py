@@ -26,6 +26,14 @@ UNDERSTOOD_PACKAGES = frozenset({"Python", "wegl-dask", "dask", "distributed"})
 NOT_INSTALLED = "not installed"
 
 
+class VersionsError(WeglError):
+    """Client, scheduler and workers have different versions of what matters."""
+
+    def __init__(self, message: str, table: str) -> None:
+        super().__init__(message)
+        self.table = table
+
+
 def check_versions(address: str, client: Versions, scheduler: Versions, workers: Mapping[str, Versions]) -> None:
     """Compare the versions of the packages that matter on the client, the scheduler and all workers.
 
@@ -40,8 +48,8 @@ def check_versions(address: str, client: Versions, scheduler: Versions, workers:
 
     Raises
     ------
-    WeglError
-        If any differs; the message is a table of all that do.
+    VersionsError
+        If any differs; with a table of all that do.
     """
     rows = []
     for package, expected in client.items():
@@ -59,9 +67,9 @@ def check_versions(address: str, client: Versions, scheduler: Versions, workers:
         if lacking
         else "install the same versions everywhere"
     )
-    raise WeglError(
-        f"the scheduler at {address} and its workers do not run what this client runs; {advice}:\n"
-        + asciitable(["package", "client", "scheduler", "workers"], rows)
+    raise VersionsError(
+        f"the scheduler at {address} and its workers do not run what this client runs; {advice}",
+        asciitable(["package", "client", "scheduler", "workers"], rows),
     )
 
 

@@ -37,20 +37,22 @@ class _Group(click.Group):
         except WeglError as error:
             if ctx.params["debug"]:
                 raise
-            _report(ctx, str(error), error.exit_code)
+            _report(ctx, str(error), error.exit_code, table=error.table)
         except KeyboardInterrupt as error:
             stopped = error if isinstance(error, Stopped) else Stopped(signal.SIGINT)
             _report(ctx, str(stopped), stopped.exit_code, before="\n")
 
 
-def _report(ctx: click.Context, message: str, exit_code: int, *, before: str = "") -> NoReturn:
-    """End the command with a line on standard error."""
+def _report(ctx: click.Context, message: str, exit_code: int, *, table: str = "", before: str = "") -> NoReturn:
+    """End the command with a line on standard error, and a table where there is one."""
     if ctx.meta.get(LOG_JSON, False):
         with json_lines(sys.stderr):
-            log_event("failed", message, level=logging.ERROR, exit_code=exit_code)
+            log_event("failed", f"{message}\n{table}".rstrip(), level=logging.ERROR, exit_code=exit_code)
     else:
         # What is quoted of the input or of a library may have line ends in it.
         click.echo(f"{before}wegl-dask: {' '.join(message.splitlines())}", err=True)
+        if table:
+            click.echo(table, err=True)
     ctx.exit(exit_code)
 
 

@@ -193,8 +193,10 @@ def on_cluster(spec: JobSpec, function: Callable[..., Any], **arguments: Any) ->
 
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     if not click.get_current_context().find_root().params["debug"]:
-        for noisy in ("distributed", "dask", "bokeh", "asyncio", "tornado"):
+        for noisy in ("dask", "bokeh", "asyncio", "tornado"):
             logging.getLogger(noisy).setLevel(logging.ERROR)
+        # A scheduler in this process calls it an error that a worker is gone with what it held, and has it made again.
+        logging.getLogger("distributed").setLevel(logging.CRITICAL)
         # That a worker is restarted for want of memory is worth knowing.
         logging.getLogger("distributed.nanny.memory").setLevel(logging.WARNING)
     in_json = click.get_current_context().meta.get(LOG_JSON, False)
