@@ -48,15 +48,16 @@ def run(dask_client):
 def command(dask_client):
     """Run ``wegl-dask`` as a process of its own: exit code, standard output and error.
 
-    ``shared=True`` lets it use the session's cluster, as an existing scheduler, which saves it starting one.
+    ``shared=True`` lets it use the session's cluster, as an existing scheduler, which saves it starting one. `prefix` goes
+    before the command, such as ``nsenter`` with its arguments.
     """
 
     @contextlib.contextmanager
-    def start(*arguments, shared=True, environment=None, **options):
+    def start(*arguments, shared=True, environment=None, prefix=(), **options):
         address = dask_client.scheduler.address
         on_shared = ["--set", "cluster.kind=scheduler", "--set", f"cluster.address={address}"] if shared else []
         process = subprocess.Popen(
-            [sys.executable, "-m", "wegl_dask", *map(str, arguments), *on_shared],
+            [*prefix, sys.executable, "-m", "wegl_dask", *map(str, arguments), *on_shared],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
