@@ -121,6 +121,12 @@ def test_text_that_is_not_toml_is_refused_with_its_line(tmp_path):
         read_job(path)
 
 
+def test_a_byte_order_mark_does_not_matter(tmp_path):
+    path = tmp_path / "job.toml"
+    path.write_text(JobSpec.from_values(job()).to_toml(), encoding="utf-8-sig")
+    assert read_job(path) == JobSpec.from_values(job())
+
+
 def test_text_that_is_not_utf8_is_refused_with_its_byte(tmp_path):
     path = tmp_path / "job.toml"
     path.write_bytes(b'name = "\xff"')
@@ -207,6 +213,9 @@ def test_without_a_near_one_all_keys_and_tables_are_named():
         (job("smiles", source={"targets": [1]}), "source.targets[0] = 1: it must be text"),
         (job(top={"cluster": "local"}), 'cluster = "local": it must be a table, [cluster]'),
         (job(output={"path": ""}), "output.path is empty; leave it out, or give it a value"),
+        (job(output={"path": "a\0b"}), 'output.path = "a\\u0000b": it must be text without NUL'),
+        (job("smiles", source={"path": ["a", "\0"]}), 'source.path[1] = "\\u0000": it must be text without NUL'),
+        (job(source={"name": "../MUTAG"}), 'source.name = "../MUTAG": it must be a name without slashes'),
     ],
 )
 def test_a_value_that_is_not_allowed_is_shown_with_what_is(values, message):

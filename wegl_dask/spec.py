@@ -6,10 +6,11 @@ The descriptions in this module are the documentation: ``wegl-dask run --help`` 
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, get_args
+from typing import Annotated, Any, Literal, LiteralString, Self, get_args
 
 import tomli_w
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic_core import PydanticCustomError
 
 from wegl_dask.errors import JobFileError
 from wegl_dask.job_checks import MODEL_KEYS, contradictions
@@ -18,7 +19,19 @@ from wegl_dask.job_keys import DocumentedKey, table_keys
 from wegl_dask.training.names import MetricName, ModelName, ProtocolName
 
 NodeFeature = Literal["labels", "degrees", "attributes", "atom_embedding"]
-Text = Annotated[str, Field(min_length=1)]
+
+
+def _without(characters: str, rule: LiteralString) -> AfterValidator:
+    def check(text: str) -> str:
+        if set(characters) & set(text):
+            raise PydanticCustomError("forbidden_character", rule)
+        return text
+
+    return AfterValidator(check)
+
+
+Text = Annotated[str, Field(min_length=1), _without("\0", "text without NUL")]
+DataSetName = Annotated[Text, _without("/\\", "a name without slashes")]
 Character = Annotated[str, Field(min_length=1, max_length=1)]
 
 
@@ -48,7 +61,7 @@ class TudTable(SourceTable):
 
     kind: Literal["tud"]
     root: Text = Field(description="Folder that holds NAME/raw/NAME_A.txt or NAME.zip; any fsspec URL.")
-    name: Text = Field(description='Name of the data set, for example "MUTAG".')
+    name: DataSetName = Field(description='Name of the data set, for example "MUTAG".')
     download: bool = Field(True, description="Download the published zip into `root` when the data set is not there.")
 
 
@@ -57,7 +70,7 @@ class OgbTable(SourceTable):
 
     kind: Literal["ogb"]
     root: Text = Field(description="Folder that holds the data set's folder, such as ogbg_molhiv; any fsspec URL.")
-    name: Text = Field(description='Name of the data set, for example "ogbg-molhiv".')
+    name: DataSetName = Field(description='Name of the data set, for example "ogbg-molhiv".')
     split: Text | None = Field(None, description="Split to read, a folder of split/; the only one there is if not set.")
     download: bool = Field(True, description="Download the published zip into `root` when the data set is not there.")
 
@@ -438,7 +451,8 @@ def _assign(values: dict[str, Any], override: str) -> None:
 def read_job(path: str | Path, overrides: Sequence[str] = ()) -> JobSpec:
     """Read a job file from disk; see `JobSpec.from_toml`."""
     try:
-        text = Path(path).read_text(encoding="utf-8")
+        # A byte order mark is what some editors begin a file with.
+        text = Path(path).read_text(encoding="utf-8-sig")
     except OSError as error:
         raise JobFileError(f"cannot read the job file {path}: {error.strerror}") from error
     except UnicodeDecodeError as error:
