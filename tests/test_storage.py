@@ -322,3 +322,21 @@ def test_intermediate_results_and_their_records_do_not_wait_for_the_disk(tmp_pat
         part.write("data", b"content", rows=1)
     # A file and its folder, twice: the part, then its record.
     assert len(flushed) == 4
+
+
+# --- Listings that lag behind ---
+
+
+def test_parts_that_no_listing_shows_yet_are_found_by_their_names(run_folder, monkeypatch):
+    for index in (0, 1):
+        with run_folder.recording("embed", index, f"input {index}") as part:
+            part.write("data", bytes([index]), rows=1)
+    monkeypatch.setattr(RunFolder, "listing", lambda _self, _name="": {})
+    expected = {0: "input 0", 1: "another", 2: "not written"}
+    assert run_folder.finished("embed", expected) == {}
+    assert list(run_folder.finished("embed", expected, by_name=True)) == [0]
+    assert list(run_folder.written_records("embed", [1, 0])) == [1, 0]
+    run_folder.write("data/part-00000.parquet", b"of another size")
+    assert run_folder.finished("embed", expected, by_name=True) == {}
+    with pytest.raises(WeglError, match=r"the record of part 2 of the stage embed is not there"):
+        run_folder.written_records("embed", [0, 2])

@@ -109,7 +109,7 @@ def append_job(
 def _append(run: Run, given: GivenModel, key: RowKey) -> RunSummary:
     folder = run.folder
     model = _model_record(run)
-    plans, records = finished_before(folder, {})
+    plans, records = finished_before(folder, {}, {})
     if not plans or plans[0].index:
         raise WeglError(f"the run in {folder.location()} has not finished: run its job again before appending to it")
     plan = _new_shards(run, given, plans)

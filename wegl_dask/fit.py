@@ -181,7 +181,7 @@ def fit_model(run: Run, fit: Fit) -> PartRecord:
         return finished[0]
     worker = run.prepare(fit_tasks.import_clustering) if fit.spec.reference.kind == "kmeans" else None
     projection_path = _fit_projection(run, fit)
-    _sample(run, fit, projection_path)
+    samples = _sample(run, fit, projection_path)
     with run.timed("reference"):
         task = partial(
             fit_tasks.write_model,
@@ -190,6 +190,7 @@ def fit_model(run: Run, fit: Fit) -> PartRecord:
             fit.settings,
             n_points=fit.n_points,
             projection_path=projection_path,
+            samples=samples,
             origin=_origin(fit),
         )
         descriptors = [fit_tasks.FitTask(fit.fingerprint)]
@@ -280,15 +281,15 @@ def _sample_size(fit: Fit) -> int:
     return largest_sample(fit.n_nodes, reference.max_nodes, dimension=fit.dimension, n_points=fit.n_points)
 
 
-def _sample(run: Run, fit: Fit, projection_path: str) -> None:
-    """Draw nodes (or, for a barycenter, whole graphs) from all shards in proportion to what they hold."""
+def _sample(run: Run, fit: Fit, projection_path: str) -> IntArray:
+    """Draw nodes (or, for a barycenter, whole graphs) from all shards in proportion to what they hold: which shards."""
     if fit.spec.reference.kind == "origin":
-        return
+        return np.empty(0, dtype=np.int32)
     by_graph = fit.spec.reference.kind == "barycenter"
     wanted = min(fit.n_graphs, fit.spec.reference.graphs) if by_graph else _sample_size(fit)
     held = np.array([fit.counts(shard)[0 if by_graph else 1] for shard in fit.census.records])
     draw = fit_tasks.sample_graphs if by_graph else fit_tasks.sample_nodes
-    run.complete(
+    records = run.complete(
         "sample",
         partial(
             draw,
@@ -304,3 +305,5 @@ def _sample(run: Run, fit: Fit, projection_path: str) -> None:
             if count
         ],
     )
+    # Numbers of four bytes, since they travel with the task that fits the reference.
+    return np.array(sorted(records), dtype=np.int32)

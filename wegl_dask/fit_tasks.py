@@ -15,7 +15,7 @@ from distributed import get_worker
 from wegl_dask.accumulation import MomentAccumulator
 from wegl_dask.errors import JobFileError
 from wegl_dask.fitting import draw_graphs, draw_points, projection_from_moments
-from wegl_dask.graphs import GraphBatch
+from wegl_dask.graphs import GraphBatch, IntArray
 from wegl_dask.points import NodeSettings, PointEmbedding
 from wegl_dask.projection import Moments, Projection
 from wegl_dask.records import PartRecord
@@ -183,6 +183,7 @@ def write_model(
     *,
     n_points: int,
     projection_path: str,
+    samples: IntArray,
     origin: Origin,
 ) -> int:
     """Compute the reference from the samples and write the model.
@@ -198,6 +199,8 @@ def write_model(
         Number N of reference points.
     projection_path : str
         What `write_projection` wrote.
+    samples : ndarray of int32, shape (n_samples,)
+        The shards that a sample was drawn from, in order.
     origin : Origin
         Without the numbering of categories.
 
@@ -211,7 +214,7 @@ def write_model(
         model = Model(
             schema=settings.schema,
             points=PointEmbedding(settings.build(), projection),
-            reference=_reference(folder, spec.reference, task, projection, n_points=n_points, seed=spec.seed),
+            reference=_reference(folder, spec.reference, samples, projection, n_points=n_points, seed=spec.seed),
             rounding_step=projection.rounding_step,
             directed=spec.edges.direction == "directed",
             solver=spec.transport.solver,
@@ -224,12 +227,12 @@ def write_model(
 
 
 def _reference(
-    folder: RunFolder, table: ReferenceTable, task: FitTask, projection: Projection, *, n_points: int, seed: int
+    folder: RunFolder, table: ReferenceTable, sampled: IntArray, projection: Projection, *, n_points: int, seed: int
 ) -> np.ndarray:
     if table.kind == "origin":
         return origin_reference(projection.dimension)
     step = projection.rounding_step
-    samples = _samples(folder, task)
+    samples = list(folder.written_records("sample", sampled.tolist()).values())
     if table.kind == "kmeans":
         import dask.array as da  # noqa: PLC0415  takes half a second, and nothing else needs it
 
@@ -248,15 +251,6 @@ def _reference(
     arrays = (folder.read_arrays(record.files[0].path) for record in samples)
     found = ((part["points"], part.get("counts")) for part in arrays)
     return reference_from_samples(table.kind, found, n_points, step=step, seed=seed)
-
-
-def _samples(folder: RunFolder, task: FitTask) -> Sequence[PartRecord]:
-    """Find the samples of this fit, in the order of the shards."""
-    return [
-        record
-        for record in folder.records("sample")
-        if record.input_fingerprint == fingerprint(task.input_fingerprint, str(record.extra["drawn"]))
-    ]
 
 
 def _all_points(folder: RunFolder, samples: Sequence[PartRecord], dimension: int) -> np.ndarray:

@@ -174,6 +174,15 @@ class Folder:
             }
         return {}
 
+    def size(self, name: str) -> int | None:
+        """Size of a file in bytes, asked for by its name, so that it does not depend on a listing; None if it is not there."""
+        with self._explained("read", name), contextlib.suppress(FileNotFoundError):
+            if self.is_local:
+                return Path(self.url, name).stat().st_size
+            store, root = self._store()
+            return int(store.size(f"{root}/{name}"))
+        return None
+
     def modified(self, name: str) -> datetime | None:
         """When a file was last written, by the clock of whoever stores it; None if that is not known or it is not there."""
         with self._explained("read", name), contextlib.suppress(FileNotFoundError, NotImplementedError):

@@ -277,7 +277,7 @@ def finish(
         For the summary.
     """
     folder = run.folder
-    plans, others = finished_before(folder, records)
+    plans, others = finished_before(folder, census.records, records)
     embedded = [*(record for record in others if record.stage == "embed"), *records.values()]
     kept = [model, *others, *census.records.values(), *records.values()]
     folder.remove_scratch()
@@ -305,10 +305,20 @@ def finish(
     return summarize(run, census, notes=notes, model=model, records=records)
 
 
-def finished_before(folder: RunFolder, own: Mapping[int, PartRecord]) -> tuple[list[PartRecord], list[PartRecord]]:
-    """Find the plans that are finished, with that of the shards `own`, and the records of the other shards of theirs."""
-    embedded = {record.index: record for record in folder.records("embed")}
-    ingested = {record.index: record for record in folder.records("ingest")}
+def finished_before(
+    folder: RunFolder, own_shards: Mapping[int, PartRecord], own: Mapping[int, PartRecord]
+) -> tuple[list[PartRecord], list[PartRecord]]:
+    """Find the plans that are finished, and the records of their shards other than those that this run has made.
+
+    Parameters
+    ----------
+    folder : RunFolder
+    own_shards, own : mapping of int to PartRecord
+        What this run has made in the stages ingest and embed.
+    """
+    # Listings may lag behind what this run has just written.
+    embedded = {**{record.index: record for record in folder.records("embed")}, **own}
+    ingested = {**{record.index: record for record in folder.records("ingest")}, **own_shards}
     plans, others = [], []
     for plan in folder.records("plan"):
         shards = planned_shards(plan)
@@ -339,7 +349,8 @@ def _require_undisturbed(run: Run, stage: str, records: Mapping[int, PartRecord]
     A task of a run that was killed may live on, on a worker of an existing scheduler, and write into the folder late.
     """
     run.lock.ensure_held()
-    there = run.folder.finished(stage, {index: record.input_fingerprint for index, record in records.items()})
+    expected = {index: record.input_fingerprint for index, record in records.items()}
+    there = run.folder.finished(stage, expected, by_name=True)
     changed = [index for index, record in records.items() if index not in there or there[index].files != record.files]
     if changed:
         raise WeglError(

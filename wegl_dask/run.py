@@ -2,8 +2,7 @@
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -13,8 +12,6 @@ from distributed import Client
 
 from wegl_dask import tasks
 from wegl_dask.bags import run_stage
-from wegl_dask.claims import MAX_REQUESTS
-from wegl_dask.errors import WeglError
 from wegl_dask.locks import Lock
 from wegl_dask.logs import log_event
 from wegl_dask.progress import Progress
@@ -150,7 +147,8 @@ class Run:
                     graphs=outcome.result,
                     seconds=outcome.seconds,
                 )
-        return self._read_records(stage, sorted(done))
+        # They do not come with the tasks' results: they can be large.
+        return self.folder.written_records(stage, sorted(done))
 
     def make(
         self,
@@ -179,18 +177,3 @@ class Run:
     @property
     def _retries(self) -> int:
         return self.spec.cluster.retries
-
-    def _read_records(self, stage: str, indices: Iterable[int]) -> dict[int, PartRecord]:
-        """Read records that tasks have just written. They do not come with the tasks' results: they can be large."""
-
-        def read(index: int) -> PartRecord:
-            record = self.folder.record(stage, index)
-            if record is None:
-                raise WeglError(
-                    f"{self.folder.location()}: the record of part {index} of the stage {stage} is not there, although a "
-                    "worker has written it. All workers and this machine must see the same folder: see output.path"
-                )
-            return record
-
-        with ThreadPoolExecutor(MAX_REQUESTS) as pool:
-            return {record.index: record for record in pool.map(read, indices)}

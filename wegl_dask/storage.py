@@ -130,8 +130,29 @@ class RunFolder(Folder):
         """Read one record; None where it is not there or not whole."""
         return self._read_record(record_path(stage, index))
 
+    def written_records(self, stage: str, indices: Iterable[int]) -> dict[int, PartRecord]:
+        """Read records that tasks have written, each by its name, since a listing may lag behind: by index.
+
+        Raises
+        ------
+        WeglError
+            If one is not there.
+        """
+
+        def read(index: int) -> PartRecord:
+            record = self.record(stage, index)
+            if record is None:
+                raise WeglError(
+                    f"{self.location()}: the record of part {index} of the stage {stage} is not there, although a "
+                    "worker has written it. All workers and this machine must see the same folder: see output.path"
+                )
+            return record
+
+        with ThreadPoolExecutor(MAX_REQUESTS) as pool:
+            return {record.index: record for record in pool.map(read, indices)}
+
     def finished(
-        self, stage: str, expected_inputs: Mapping[int, str], *, check_hashes: bool = False
+        self, stage: str, expected_inputs: Mapping[int, str], *, check_hashes: bool = False, by_name: bool = False
     ) -> dict[int, PartRecord]:
         """Find the parts that need not be made again.
 
@@ -144,6 +165,9 @@ class RunFolder(Folder):
         check_hashes : bool, default False
             Read every file and compare its SHA-256 too, here. To share that work between workers, call
             `part_is_intact` on the records that are handed back without it.
+        by_name : bool, default False
+            Ask for the parts that the listings do not show by their names: listings may lag behind. To be used where
+            all parts should be there, as it takes two requests or more for each.
 
         Returns
         -------
@@ -154,6 +178,11 @@ class RunFolder(Folder):
         records = [r for r in self.records(stage) if expected_inputs.get(r.index) == r.input_fingerprint]
         listings = {name: self.listing(name) for name in {file.folder for r in records for file in r.files}}
         records = [r for r in records if all(listings[f.folder].get(f.name) == f.n_bytes for f in r.files)]
+        if by_name:
+            unseen = expected_inputs.keys() - {record.index for record in records}
+            with ThreadPoolExecutor(MAX_REQUESTS) as pool:
+                found = pool.map(lambda index: self._finished_one(stage, index, expected_inputs[index]), sorted(unseen))
+                records = sorted([*records, *filter(None, found)], key=lambda record: record.index)
         if check_hashes:
             with ThreadPoolExecutor(MAX_REQUESTS) as pool:
                 intact = list(pool.map(self.part_is_intact, records))
@@ -181,6 +210,12 @@ class RunFolder(Folder):
         # Records go first: one that is there vouches for its files.
         remove_all(self, [path for path in extra if path.startswith(f"{RECORD_FOLDER}/")])
         remove_all(self, [path for path in extra if not path.startswith(f"{RECORD_FOLDER}/")])
+
+    def _finished_one(self, stage: str, index: int, expected_input: str) -> PartRecord | None:
+        record = self.record(stage, index)
+        if record is None or record.input_fingerprint != expected_input:
+            return None
+        return record if all(self.size(file.path) == file.n_bytes for file in record.files) else None
 
     def _read_record(self, path: str) -> PartRecord | None:
         content = self.read_if_there(path)

@@ -78,7 +78,7 @@ class TrialRun(Run):
                 started = time.perf_counter()
                 n_graphs = function(descriptor)
                 seconds = time.perf_counter() - started
-                records = self._read_records(stage, descriptor.indices)
+                records = self.folder.written_records(stage, descriptor.indices)
                 self.tried.append(TriedTask(stage, seconds, tuple(records.values())))
                 made |= records
                 progress.update(1, n_graphs)

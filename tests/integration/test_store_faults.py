@@ -3,10 +3,11 @@
 import contextlib
 import http.client
 import json
+import re
 import threading
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from urllib.parse import urlsplit
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
@@ -34,6 +35,10 @@ class Proxy(ThreadingHTTPServer):
         is closed in the middle of the answer), or None.
     asked : list of tuple
         Method, path and fault of every request.
+    lags : bool
+        Listings show nothing of what was put here since the proxy was started.
+    hidden : int
+        Entries that listings have not shown.
     """
 
     daemon_threads = True
@@ -42,6 +47,8 @@ class Proxy(ThreadingHTTPServer):
         self.upstream = urlsplit(upstream).netloc
         self.fault = lambda _method, _path, _number: None
         self.asked = []
+        self.lags = False
+        self.hidden = 0
         self.ended = threading.Event()
         super().__init__(("127.0.0.1", 0), Handler)
 
@@ -49,11 +56,25 @@ class Proxy(ThreadingHTTPServer):
     def url(self):
         return f"http://127.0.0.1:{self.server_address[1]}"
 
+    def listing(self, path, content):
+        """Take out of a listing what it does not show yet."""
+        if not self.lags or "list-type" not in parse_qs(urlsplit(path).query):
+            return content
+        put = {urlsplit(made).path.split("/", 2)[2].encode() for method, made, _ in self.asked if method == "PUT"}
+        kept = re.sub(rb"<Contents>.*?</Contents>", lambda entry: b"" if key_in(entry[0]) in put else entry[0], content)
+        self.hidden += content.count(b"<Contents>") - kept.count(b"<Contents>")
+        return kept
+
     def faults(self):
         return [fault for _, _, fault in self.asked if fault]
 
     def handle_error(self, request, client_address):
         """Clients give up on connections that hang: nothing to report."""
+
+
+def key_in(entry):
+    """The key that an entry of a listing is of."""
+    return re.search(rb"<Key>(.*?)</Key>", entry)[1]
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -77,7 +98,8 @@ class Handler(BaseHTTPRequestHandler):
             headers = {key: value for key, value in self.headers.items() if key.lower() != "transfer-encoding"}
             connection.request(self.command, self.path, body, headers | {"Content-Length": str(len(body))})
             response = connection.getresponse()
-            self.answer(response.status, dict(response.getheaders()), response.read(), cut=fault == "cut")
+            content = proxy.listing(self.path, response.read())
+            self.answer(response.status, dict(response.getheaders()), content, cut=fault == "cut")
 
     def __getattr__(self, name):
         if name.startswith("do_"):
@@ -288,5 +310,29 @@ def test_a_store_that_fails_while_the_manifest_is_written_leaves_a_run_that_goes
     proxy.asked.clear()
     assert on_s3().code == 0
     assert not [path for method, path, _ in proxy.asked if method == "PUT" and "/data/" in path]
+    assert is_same(on_s3, undisturbed)
+    assert verify_run(on_s3.folder) == []
+
+
+def test_a_store_whose_listings_lag_behind_gives_the_same_parts(on_s3, proxy, undisturbed):
+    proxy.lags = True
+    done = on_s3()
+    assert done.code == 0, done.err
+    assert proxy.hidden > 0
+    proxy.lags = False
+    assert is_same(on_s3, undisturbed)
+    assert verify_run(on_s3.folder) == []
+
+
+@pytest.mark.slow
+def test_a_run_that_goes_on_while_listings_lag_makes_again_what_it_does_not_see(on_s3, proxy, undisturbed):
+    proxy.fault = lambda method, path, _: "500" if method == "PUT" and "/data/part-00003" in path else None
+    assert on_s3(attempts=1).code == 1
+    proxy.fault = lambda *_: None
+    proxy.lags = True
+    again = on_s3()
+    assert again.code == 0, again.err
+    assert proxy.hidden > 0
+    proxy.lags = False
     assert is_same(on_s3, undisturbed)
     assert verify_run(on_s3.folder) == []
