@@ -168,6 +168,12 @@ def test_for_an_existing_scheduler_the_number_of_workers_is_to_be_given(job):
     assert predicted.memory_limit is None
 
 
+def test_on_slurm_the_workers_are_the_cores_of_all_jobs(job):
+    predicted = forecast(job(cluster={"kind": "slurm", "jobs": 3, "cores": 4, "memory": "8GB"}), progress=Silent)
+    assert predicted.workers == 12
+    assert predicted.memory_limit == 1_800_000_000
+
+
 def test_a_job_with_a_model_is_not_planned(job):
     with pytest.raises(JobFileError, match=r"model\.path is set"):
         forecast(job(model={"path": "somewhere"}), progress=Silent)
