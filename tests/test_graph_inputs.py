@@ -12,7 +12,7 @@ from wegl_dask import graph_collections, graph_inputs
 from wegl_dask.convert import import_pyg
 from wegl_dask.graph_collections import collect_graphs
 from wegl_dask.graph_inputs import GraphForm
-from wegl_dask.graphs import GraphSchema, canonical_edges, concatenate
+from wegl_dask.graphs import ALL_ATTRIBUTES, GraphSchema, canonical_edges, concatenate
 from wegl_dask.labelled_graphs import AttributeNames, Vocabularies
 from wegl_dask.molecules import MOLECULE_SCHEMA, graphs_from_smiles
 from wegl_dask.plain_graphs import UnusableGraphError
@@ -337,7 +337,7 @@ def test_no_library_is_imported_for_its_graphs():
 )
 def test_what_cannot_be_read_is_named_with_the_reason(graphs, reason):
     with pytest.raises(UnusableGraphError, match=reason):
-        collect(graphs)
+        collect(graphs, edge_features="attributes")
 
 
 @pytest.mark.parametrize("kind", ["bad structure", "bad graph"])
@@ -348,7 +348,7 @@ def test_the_index_counts_through_all_batches(kind, mutag):
         collect(graphs, schema=mutag.batch.schema)
     with pytest.raises(UnusableGraphError, match="graph 3: "):
         [
-            graph_inputs.usable_graphs(batch, first=first, directed=False)
+            graph_inputs.usable_graphs(batch, first=first, directed=False, used=ALL_ATTRIBUTES)
             for first, batch in GraphForm(GraphSchema((1,)), NO_NAMES).read(itertools.chain([EDGE] * 3, [bad]))
         ]
 

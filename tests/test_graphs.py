@@ -14,6 +14,7 @@ from wegl_dask.graphs import (
     EdgeRepairs,
     GraphBatch,
     GraphSchema,
+    UsedAttributes,
     canonical_edges,
     concatenate,
     find_invalid,
@@ -283,6 +284,14 @@ def test_real_data_are_symmetric_already(name, real_data):
 def test_a_graph_that_cannot_be_embedded_is_found_with_its_reason(bad, reason, batch_of):
     good = graph(3, [(0, 1), (1, 2)], labels=[0, 1, 2], edge_labels=[0, 1], edge_attributes=[0.0, 2.5])
     assert find_invalid(batch_of(good, bad, good), max_nodes=3) == {1: reason}
+
+
+def test_attributes_that_are_not_used_may_be_anything(batch_of):
+    nodes, edges = {"attributes": [float("nan"), 1e300]}, {"edge_attributes": [-1.0]}
+    batch = batch_of(graph(2, [(0, 1)], **nodes), graph(2, [(0, 1)], **edges), graph(2, [(0, 1)], **nodes, **edges))
+    assert list(find_invalid(batch, used=UsedAttributes(node=False))) == [1, 2]
+    assert list(find_invalid(batch, used=UsedAttributes(edge=False))) == [0, 2]
+    assert find_invalid(batch, used=UsedAttributes(node=False, edge=False)) == {}
 
 
 def test_the_reasons_come_in_a_fixed_order(batch_of):

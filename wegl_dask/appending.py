@@ -124,7 +124,7 @@ def _append(run: Run, given: GivenModel, key: RowKey) -> RunSummary:
     how = {"source": run.spec.source.model_dump(mode="json", exclude_none=True), "key": key}
     write_plan(run, index, plan, appended=how)
     try:
-        census = ingest(run, plan, plan_index=index, known=known)
+        census = ingest(run, plan, plan_index=index, known=known, used=given.model.points.nodes.used)
         notes = (f"{census.total('known'):,} rows were there before",) if census.total("known") else ()
         return finish(run, census, model, embed(run, census, model), notes=notes)
     except (SourceError, JobFileError, TooManyRejectedError):

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from wegl_dask.claims import JOB_NAME, changed_keys
 from wegl_dask.errors import JobFileError, SourceError
 from wegl_dask.features import default_features
-from wegl_dask.ingest import check_plan, shard_size
+from wegl_dask.ingest import check_plan, refuse_output_among_input, shard_size
 from wegl_dask.molecules import require_rdkit
 from wegl_dask.sources import open_source
 from wegl_dask.sources.base import Source, SourcePlan
@@ -66,6 +66,7 @@ def check_job(spec: JobSpec) -> Finding:
         If the run would be refused: a file cannot be read, a column or a feature is not there, a package is missing,
         the output folder holds something else.
     """
+    refuse_output_among_input(spec)
     folder_state = _folder_state(spec)
     source = open_source(spec.source, spec.task)
     if spec.source.kind in {"smiles", "sdf"}:

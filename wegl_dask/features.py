@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy import sparse
 
-from wegl_dask.graphs import GraphBatch, GraphSchema, IntArray
+from wegl_dask.graphs import GraphBatch, GraphSchema, IntArray, UsedAttributes
 from wegl_dask.molecules import ATOM_CATEGORY_COUNTS
 
 FloatMatrix = npt.NDArray[np.float64]
@@ -194,6 +194,22 @@ def default_features(schema: GraphSchema) -> tuple[str, ...]:
     if schema.node_attribute_width:
         return ("attributes",)
     return ("degrees",)
+
+
+def used_attributes(schema: GraphSchema, names: Sequence[str] | None, edge_features: str | None) -> UsedAttributes:
+    """Say which attributes graphs are embedded by.
+
+    Parameters
+    ----------
+    schema : GraphSchema
+    names : sequence of str or None
+        The node features; None is those of `default_features`.
+    edge_features : str or None
+        "none", "labels", "attributes" or "weight"; None stands for one of the first two.
+    """
+    return UsedAttributes(
+        node="attributes" in (names or default_features(schema)), edge=edge_features in {"attributes", "weight"}
+    )
 
 
 def degrees(batch: GraphBatch) -> IntArray:

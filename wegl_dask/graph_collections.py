@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from wegl_dask.features import degrees
+from wegl_dask.features import degrees, used_attributes
 from wegl_dask.graph_inputs import GraphForm, GraphReader, common_schema, usable_graphs, with_schema
 from wegl_dask.graphs import GraphBatch, GraphSchema, IntArray
 from wegl_dask.labelled_graphs import AttributeNames, Label, LabelledGraph, Vocabularies, sorted_labels
@@ -87,6 +87,8 @@ def collect_graphs(
     node_values: _Values | None = None,
     edge_values: _Values | None = None,
     directed: bool = False,
+    node_features: Sequence[str] | None = None,
+    edge_features: str | None = None,
 ) -> GraphCollection:
     """Read a collection of graphs, and find out what they have in common.
 
@@ -104,6 +106,8 @@ def collect_graphs(
         other attributes they are the values that occur: numbers, ascending, then texts.
     directed : bool, default False
         How edges are read, see `wegl_dask.graphs.canonical_edges`.
+    node_features, edge_features : optional
+        What the graphs are embedded by, see `wegl_dask.features.used_attributes`: other attributes may be anything.
 
     Raises
     ------
@@ -117,7 +121,9 @@ def collect_graphs(
     schemas: list[tuple[GraphSchema, bool]] = []
     for first, found in reader.read(graphs):
         batch = found if schema is None else with_schema(found, schema)
-        batch = usable_graphs(batch, first=first, directed=directed)
+        batch = usable_graphs(
+            batch, first=first, directed=directed, used=used_attributes(batch.schema, node_features, edge_features)
+        )
         schemas.append((batch.schema, bool(batch.n_edges)))
         tally.add(batch)
         spool.append(batch)

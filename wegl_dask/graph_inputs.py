@@ -7,7 +7,15 @@ from typing import Any, Literal, Protocol, TypeAlias
 import numpy as np
 
 from wegl_dask.convert import pyg_graph
-from wegl_dask.graphs import GraphBatch, GraphSchema, canonical_edges, concatenate, find_invalid, in_single_precision
+from wegl_dask.graphs import (
+    GraphBatch,
+    GraphSchema,
+    UsedAttributes,
+    canonical_edges,
+    concatenate,
+    find_invalid,
+    in_single_precision,
+)
 from wegl_dask.labelled_graphs import AttributeNames, LabelledGraph, Vocabularies, labelled_graph
 from wegl_dask.plain_graphs import (
     PlainGraph,
@@ -180,7 +188,7 @@ class GraphReader:
         return concatenate([with_schema(batch, schema) for batch in batches])
 
 
-def usable_graphs(batch: GraphBatch, *, first: int, directed: bool) -> GraphBatch:
+def usable_graphs(batch: GraphBatch, *, first: int, directed: bool, used: UsedAttributes) -> GraphBatch:
     """Bring graphs into the form in which they are embedded.
 
     Parameters
@@ -191,6 +199,8 @@ def usable_graphs(batch: GraphBatch, *, first: int, directed: bool) -> GraphBatc
         Index of its first graph, for the message.
     directed : bool
         How edges are read, see `wegl_dask.graphs.canonical_edges`.
+    used : UsedAttributes
+        The attributes that are checked.
 
     Returns
     -------
@@ -202,7 +212,7 @@ def usable_graphs(batch: GraphBatch, *, first: int, directed: bool) -> GraphBatc
     UnusableGraphError
         If a graph cannot be embedded, with its index and the reason.
     """
-    for graph, reason in find_invalid(batch).items():
+    for graph, reason in find_invalid(batch, used=used).items():
         raise UnusableGraphError(f"graph {first + graph}: {reason}")
     return canonical_edges(in_single_precision(batch), directed=directed)[0]
 

@@ -41,6 +41,17 @@ class GraphSchema:
 
 
 @dataclass(frozen=True)
+class UsedAttributes:
+    """Whether an embedding uses the attributes of nodes and of edges: those that it does not use may be anything."""
+
+    node: bool = True
+    edge: bool = True
+
+
+ALL_ATTRIBUTES = UsedAttributes()
+
+
+@dataclass(frozen=True)
 class GraphBatch:
     """Graphs stored one after another in flat arrays.
 
@@ -277,7 +288,9 @@ def concatenate(batches: Sequence[GraphBatch]) -> GraphBatch:
     )
 
 
-def find_invalid(batch: GraphBatch, *, max_nodes: int | None = None) -> dict[int, str]:
+def find_invalid(
+    batch: GraphBatch, *, max_nodes: int | None = None, used: UsedAttributes = ALL_ATTRIBUTES
+) -> dict[int, str]:
     """Find the graphs that cannot be embedded, and say why.
 
     Parameters
@@ -286,6 +299,8 @@ def find_invalid(batch: GraphBatch, *, max_nodes: int | None = None) -> dict[int
         Without virtual nodes.
     max_nodes : int, optional
         Largest number of nodes allowed; no limit by default.
+    used : UsedAttributes
+        The attributes that are checked, by default all.
 
     Returns
     -------
@@ -299,7 +314,7 @@ def find_invalid(batch: GraphBatch, *, max_nodes: int | None = None) -> dict[int
         _size_faults(batch, max_nodes),
         _edge_end_faults(batch),
         _category_faults(batch),
-        _attribute_faults(batch),
+        _attribute_faults(batch, used),
     ):
         for graph, reason in faults:
             reasons.setdefault(graph, reason)
@@ -308,11 +323,13 @@ def find_invalid(batch: GraphBatch, *, max_nodes: int | None = None) -> dict[int
 
 def in_single_precision(batch: GraphBatch) -> GraphBatch:
     """Round the attributes to float32, in which graphs are stored, so that none is embedded in any other form."""
-    return replace(
-        batch,
-        node_attributes=batch.node_attributes.astype(np.float32, copy=False),
-        edge_attributes=batch.edge_attributes.astype(np.float32, copy=False),
-    )
+    # What is not used may be too large; see `find_invalid` for what is.
+    with np.errstate(over="ignore"):
+        return replace(
+            batch,
+            node_attributes=batch.node_attributes.astype(np.float32, copy=False),
+            edge_attributes=batch.edge_attributes.astype(np.float32, copy=False),
+        )
 
 
 def canonical_edges(batch: GraphBatch, *, directed: bool = False) -> tuple[GraphBatch, EdgeRepairs]:
@@ -408,7 +425,7 @@ def _category_faults(batch: GraphBatch) -> Iterator[tuple[int, str]]:
                 yield graph, f"{where}: category {value} is outside the vocabulary 0 to {last}"
 
 
-def _attribute_faults(batch: GraphBatch) -> Iterator[tuple[int, str]]:
+def _attribute_faults(batch: GraphBatch, used: UsedAttributes) -> Iterator[tuple[int, str]]:
     nodes = ("node", batch.node_offsets, batch.node_attributes)
     edges = ("edge", batch.edge_offsets, batch.edge_attributes)
     for (kind, offsets, attributes), complaint, is_bad in (
@@ -418,7 +435,7 @@ def _attribute_faults(batch: GraphBatch) -> Iterator[tuple[int, str]]:
         (edges, "not finite as float32", _beyond_float32),
         (edges, "negative", _negative),
     ):
-        if not attributes.size:
+        if not attributes.size or not (used.node if kind == "node" else used.edge):
             continue
         bad = is_bad(attributes)
         for graph, row in _first_of_each_graph(offsets, np.any(bad, axis=1)):

@@ -3,21 +3,25 @@
 import json
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
 
 from wegl_dask import tasks
 from wegl_dask.claims import remove_all
 from wegl_dask.errors import JobFileError, SourceError, TooManyRejectedError
-from wegl_dask.features import build_features, default_features
+from wegl_dask.features import build_features, default_features, used_attributes
+from wegl_dask.folders import Folder
 from wegl_dask.given_model import GivenModel
+from wegl_dask.graphs import UsedAttributes
 from wegl_dask.known_rows import KnownRows
+from wegl_dask.molecules import rdkit_version
 from wegl_dask.records import PartRecord
 from wegl_dask.run import Run
 from wegl_dask.sources import open_source
 from wegl_dask.sources.base import SourcePlan, fingerprint
-from wegl_dask.spec import JobSpec
+from wegl_dask.sources.paths import folder_around
+from wegl_dask.spec import GraphParquetTable, JobSpec, NetworkxTable, SmilesTable
 from wegl_dask.tasks import shard_fingerprints
 from wegl_dask.version import NUMERICS_VERSION
 
@@ -113,6 +117,25 @@ def plan_source(run: Run, given: GivenModel | None = None) -> SourcePlan:
     return plan
 
 
+def refuse_output_among_input(spec: JobSpec) -> None:
+    """Refuse a run folder in a folder of the input, from which what the run has written would be read.
+
+    Raises
+    ------
+    JobFileError
+        If the run folder lies in a folder that the source reads, and has files with an ending that it reads.
+    """
+    source = spec.source
+    if not isinstance(source, SmilesTable | NetworkxTable | GraphParquetTable):
+        return
+    out = Folder(spec.output.path).url
+    if around := folder_around(source.path, out):
+        raise JobFileError(
+            f"output.path = {spec.output.path!r} is in the folder source.path = {around!r}, from which what the run writes "
+            "would be read as input: choose an output.path elsewhere, or name the input's files by a glob"
+        )
+
+
 def scan_source(run: Run, nodes_per_shard: int | None = None) -> tuple[SourcePlan, int]:
     """Scan the source on the workers: how it is cut, and the number of nodes a shard that it was cut by.
 
@@ -169,7 +192,13 @@ def check_plan(spec: JobSpec, plan: SourcePlan) -> None:
 
 
 def ingest(
-    run: Run, plan: SourcePlan, shards: set[int] | None = None, *, plan_index: int = 0, known: KnownRows | None = None
+    run: Run,
+    plan: SourcePlan,
+    shards: set[int] | None = None,
+    *,
+    plan_index: int = 0,
+    known: KnownRows | None = None,
+    used: UsedAttributes | None = None,
 ) -> ShardCensus:
     """Make the graph shards that are missing.
 
@@ -183,6 +212,8 @@ def ingest(
         What `write_plan` called it.
     known : KnownRows, optional
         Rows to leave out.
+    used : UsedAttributes, optional
+        By the model that the graphs are to be embedded with; if there is none yet, the job's features say.
 
     Raises
     ------
@@ -191,7 +222,8 @@ def ingest(
     """
     spec = run.spec
     with run.timed("ingest"):
-        how = _how(spec) if known is None else json.dumps([_how(spec), known.key, known.fingerprint])
+        used = used or used_attributes(plan.schema, spec.nodes.features, spec.edges.features)
+        how = _how(spec, used) if known is None else json.dumps([_how(spec, used), known.key, known.fingerprint])
         expected = shard_fingerprints(plan, [cut for unit in plan.units for cut in unit.cuts], how)
         needed = {shard: value for shard, value in expected.items() if shards is None or shard in shards}
         records = _made_before(run, {shard: expected[shard] for shard in expected.keys() - needed.keys()})
@@ -212,6 +244,7 @@ def ingest(
                 how=how,
                 max_nodes=spec.source.max_nodes,
                 directed=spec.edges.direction == "directed",
+                used=used,
                 fail=spec.source.on_error == "fail",
                 known=known,
             ),
@@ -238,10 +271,12 @@ def shard_size(nodes: int) -> int:
     return min(max(nodes // SHARDS_WANTED, SMALLEST_SHARD), LARGEST_SHARD)
 
 
-def _how(spec: JobSpec) -> str:
+def _how(spec: JobSpec, used: UsedAttributes) -> str:
     """Render what of the job file decides how a range of the source is read."""
     source = spec.source.model_dump(exclude={"max_rejected_fraction", "download", "trust", "root", "path"})
-    return json.dumps([source, spec.edges.direction, NUMERICS_VERSION], sort_keys=True)
+    # A run that is resumed with another RDKit has all its molecules read by that one.
+    software = rdkit_version() if spec.source.kind in {"smiles", "sdf"} else None
+    return json.dumps([source, spec.edges.direction, asdict(used), software, NUMERICS_VERSION], sort_keys=True)
 
 
 def _made_before(run: Run, expected: Mapping[int, str]) -> dict[int, PartRecord]:

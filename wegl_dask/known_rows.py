@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from wegl_dask.errors import SourceError
-from wegl_dask.graphs import GraphBatch, IntArray
+from wegl_dask.graphs import GraphBatch, IntArray, UsedAttributes
 from wegl_dask.records import PartRecord, part_path
 from wegl_dask.shards import IngestedShard, ingest_shard, read_shard
 from wegl_dask.sources.base import SourceShard
@@ -98,7 +98,13 @@ class KnownRows:
     fingerprint: str
 
     def leave_out(
-        self, folder: RunFolder, shard: SourceShard, *, max_nodes: int | None, directed: bool
+        self,
+        folder: RunFolder,
+        shard: SourceShard,
+        *,
+        max_nodes: int | None,
+        directed: bool,
+        used: UsedAttributes,
     ) -> tuple[SourceShard, int]:
         """Take the rows that are known out of a shard as read: the rest, and how many they were.
 
@@ -122,7 +128,7 @@ class KnownRows:
         if not n_known:
             return shard, 0
         if self.key == "row":
-            before = ingest_shard(_chosen(shard, known), max_nodes=max_nodes, directed=directed)
+            before = ingest_shard(_chosen(shard, known), max_nodes=max_nodes, directed=directed, used=used)
             self._require_unchanged(folder, before, known_places)
         return _chosen(shard, [~mask for mask in known]), n_known
 

@@ -27,7 +27,9 @@ def embed_as_read(model: Model, batch: tuple[int, GraphBatch]) -> Embedded:
         If a graph cannot be embedded, with its index and the reason.
     """
     first, graphs = batch
-    return embed_usable(model, (first, usable_graphs(graphs, first=first, directed=model.directed)))
+    return embed_usable(
+        model, (first, usable_graphs(graphs, first=first, directed=model.directed, used=model.points.nodes.used))
+    )
 
 
 def embed_usable(model: Model, batch: tuple[int, GraphBatch]) -> Embedded:

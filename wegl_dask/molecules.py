@@ -87,6 +87,15 @@ def require_rdkit() -> None:
     _rdkit()
 
 
+def rdkit_version() -> str | None:
+    """Return the version of RDKit, by which molecules may be read differently; None where it is not installed."""
+    try:
+        from rdkit.rdBase import rdkitVersion  # noqa: PLC0415
+    except ImportError:
+        return None
+    return str(rdkitVersion)
+
+
 def _featurise(parsed: Iterator["_Molecule | str"], *, largest_fragment: bool) -> tuple[GraphBatch, dict[int, str]]:
     """Build the batch from molecules, or the reason where there is none."""
     columns = _Columns(_rdkit())

@@ -24,7 +24,7 @@ from wegl_dask.embeddings import EmbeddingFormat
 from wegl_dask.errors import WeglError
 from wegl_dask.fit import Fit, fit_model, memory_needed, prepare_fit
 from wegl_dask.given_model import GivenModel
-from wegl_dask.ingest import ShardCensus, check_rejected, ingest, plan_source, planned_shards
+from wegl_dask.ingest import ShardCensus, check_rejected, ingest, plan_source, planned_shards, refuse_output_among_input
 from wegl_dask.memory import require_fitting
 from wegl_dask.performance import performance_report
 from wegl_dask.progress import Progress
@@ -134,11 +134,11 @@ def _run_with(run: Run, given: GivenModel) -> RunSummary:
     """Embed the graphs with a model that was fitted before."""
     plan = plan_source(run, given)
     _check_output(run, plan, given.model.n_points, given.model.dimension)
-    model = given.place(run)
+    model, used = given.place(run), given.model.points.nodes.used
     shards = None
     if not _keeps_graphs(run):
-        shards = _not_embedded(run, ingest(run, plan, set()), model)
-    census = ingest(run, plan, shards)
+        shards = _not_embedded(run, ingest(run, plan, set(), used=used), model)
+    census = ingest(run, plan, shards, used=used)
     return finish(run, census, model, embed(run, census, model), notes=(f"model: {run.spec.model.path}",))
 
 
@@ -160,6 +160,7 @@ def _claimed(
     spec: JobSpec, client: Client, *, overwrite: bool, progress: Callable[[str, int], Progress]
 ) -> Iterator[Run]:
     folder = RunFolder(spec.output.path)
+    refuse_output_among_input(spec)
     with folder.lock() as lock:
         claim = folder.claim(spec.to_toml(), overwrite=overwrite)
         folder.clean_temporary()

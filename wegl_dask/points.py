@@ -11,7 +11,7 @@ from scipy import sparse
 from wegl_dask.accumulation import MomentAccumulator
 from wegl_dask.diffusion import EdgeFeature, Pooling, propagation_operator
 from wegl_dask.features import NodeFeatures, build_features
-from wegl_dask.graphs import GraphBatch, GraphSchema, IntArray
+from wegl_dask.graphs import GraphBatch, GraphSchema, IntArray, UsedAttributes
 from wegl_dask.kernels import Device, kernels
 from wegl_dask.projection import Moments, Projection
 
@@ -52,6 +52,14 @@ class NodeEmbedding:
     def repeats(self) -> int:
         """How often the feature columns are repeated in a node embedding."""
         return self.layers + 1 if self.pooling == "concat" else 1
+
+    @property
+    def used(self) -> UsedAttributes:
+        """The attributes that it uses."""
+        return UsedAttributes(
+            node=any(block.kind == "attribute" for block in self.features.blocks),
+            edge=self.edge_features in {"attributes", "weight"},
+        )
 
     @property
     def width(self) -> int:

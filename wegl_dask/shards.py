@@ -16,10 +16,12 @@ from pydantic import TypeAdapter, ValidationError
 
 from wegl_dask.errors import SourceError
 from wegl_dask.graphs import (
+    ALL_ATTRIBUTES,
     EdgeRepairs,
     GraphBatch,
     GraphSchema,
     IntArray,
+    UsedAttributes,
     canonical_edges,
     find_invalid,
     in_single_precision,
@@ -128,7 +130,9 @@ class IngestedShard:
     repairs: EdgeRepairs
 
 
-def ingest_shard(source_shard: SourceShard, *, max_nodes: int | None, directed: bool) -> IngestedShard:
+def ingest_shard(
+    source_shard: SourceShard, *, max_nodes: int | None, directed: bool, used: UsedAttributes = ALL_ATTRIBUTES
+) -> IngestedShard:
     """Check the graphs of a shard as its source read it, and bring the valid ones into canonical form.
 
     Parameters
@@ -138,6 +142,8 @@ def ingest_shard(source_shard: SourceShard, *, max_nodes: int | None, directed: 
         Largest number of nodes allowed.
     directed : bool
         How edges are read, see `wegl_dask.graphs.canonical_edges`.
+    used : UsedAttributes
+        The attributes that are checked, by default all.
 
     Returns
     -------
@@ -146,7 +152,7 @@ def ingest_shard(source_shard: SourceShard, *, max_nodes: int | None, directed: 
         ``source_row``.
     """
     graphs, rows, rejected = source_shard.graphs, source_shard.rows, source_shard.rejected
-    reasons = find_invalid(graphs, max_nodes=max_nodes)
+    reasons = find_invalid(graphs, max_nodes=max_nodes, used=used)
     if reasons:
         bad = np.array(sorted(reasons), dtype=np.int64)
         found = rows.select(REJECTED_SCHEMA.names[:-1]).take(pa.array(bad))

@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 from wegl_dask.embeddings import Dtype, EmbeddingFormat, EmbeddingRows, Layout
 from wegl_dask.errors import SourceError, WeglError
 from wegl_dask.features import degrees
-from wegl_dask.graphs import GraphBatch
+from wegl_dask.graphs import GraphBatch, UsedAttributes
 from wegl_dask.kernels import Device
 from wegl_dask.known_rows import KnownRows, row_ranges
 from wegl_dask.model_files import MODEL_JSON
@@ -110,6 +110,7 @@ def ingest_unit(
     how: str,
     max_nodes: int | None,
     directed: bool,
+    used: UsedAttributes,
     fail: bool,
     known: KnownRows | None,
 ) -> int:
@@ -129,8 +130,8 @@ def ingest_unit(
         with folder.recording("ingest", source_shard.shard, inputs[source_shard.shard]) as part:
             new, n_known = source_shard, 0
             if known is not None:
-                new, n_known = known.leave_out(folder, source_shard, max_nodes=max_nodes, directed=directed)
-            shard = ingest_shard(new, max_nodes=max_nodes, directed=directed)
+                new, n_known = known.leave_out(folder, source_shard, max_nodes=max_nodes, directed=directed, used=used)
+            shard = ingest_shard(new, max_nodes=max_nodes, directed=directed, used=used)
             if fail:
                 _refuse_rejects(shard.rejected)
             buffer = io.BytesIO()

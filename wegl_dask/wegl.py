@@ -381,6 +381,7 @@ class WEGL(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  #
         names = AttributeNames(
             tuple(self.node_labels), tuple(self.node_attributes), tuple(self.edge_labels), tuple(self.edge_attributes)
         )
+        named = (self.node_features,) if isinstance(self.node_features, str) else self.node_features
         graphs = collect_graphs(
             X,
             names=names,
@@ -388,12 +389,13 @@ class WEGL(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  #
             node_values=self.node_labels if isinstance(self.node_labels, Mapping) else {},
             edge_values=self.edge_labels if isinstance(self.edge_labels, Mapping) else {},
             directed=self.direction == "directed",
+            node_features=named,
+            edge_features=self.edge_features,
         )
         schema = graphs.form.schema
-        node_features = self.node_features or default_features(schema)
         settings = NodeSettings(
             schema=schema,
-            features=(node_features,) if isinstance(node_features, str) else tuple(node_features),
+            features=tuple(named or default_features(schema)),
             max_degree=graphs.census.degrees[-1],
             degree_clip=self.degree_clip,
             embedding_width=self.atom_embedding_width,

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 
-from wegl_dask import cluster
+from wegl_dask import scheduler_client
 from wegl_dask.cli import main
 
 
@@ -78,7 +78,7 @@ def csv_job(tmp_path, out):
 def rejects(out):
     return {
         row["graph_id"]: row["reason"]
-        for path in sorted((out / "rejected").iterdir())
+        for path in sorted((out / "rejected").glob("*"))
         for row in pq.read_table(path).to_pylist()
     }
 
@@ -101,7 +101,12 @@ def test_a_graph_without_nodes_is_rejected(wegl, tu_job, out):
 def test_node_attributes_that_are_not_finite_are_rejected(value, wegl, tu_job, out):
     attributes = [f"{node * 0.5}, {node % 3}" for node in range(24)]
     attributes[4] = f"1.5, {value}"
-    assert wegl(tu_job(node_attributes=attributes)).code == 0
+    job = tu_job(node_attributes=attributes, node_labels=[node % 2 for node in range(24)])
+    assert wegl(job).code == 0
+    # The labels are used, where nothing else is said.
+    assert not rejects(out)
+    job["nodes"] = {"features": ["attributes"]}
+    assert wegl(job, "--overwrite").code == 0
     (name, reason), *others = rejects(out).items()
     assert (name, others) == ("2", [])
     assert reason.startswith("node 1, attribute 1 is not finite")
@@ -113,6 +118,12 @@ def test_a_negative_edge_weight_is_rejected(wegl, tu_job, out):
     job = tu_job(edge_attributes=weights, tables={"edges": {"features": "weight"}})
     assert wegl(job).code == 0
     assert rejects(out) == {"2": "edge 1, attribute 0 is negative: -0.25"}
+    # What is not used may be negative, also in the shards that other jobs start from, which look for themselves.
+    assert wegl({**job, "edges": {"features": "none"}}, "--overwrite").code == 0
+    assert not rejects(out)
+    again = {**job, "source": {"kind": "graph_parquet", "path": str(out / "graphs")}, "output": {"path": f"{out}-2"}}
+    assert wegl(again).code == 0
+    assert set(rejects(Path(f"{out}-2"))) == {"2"}
 
 
 def test_an_edge_to_a_node_of_another_graph_is_rejected_with_both_graphs(wegl, tu_job, out):
@@ -269,6 +280,18 @@ def test_a_folder_that_is_no_run_is_left_alone(wegl, tu_job, out):
     assert {path.name for path in out.iterdir()} == {"thesis.tex", ".tmp-thesis.tex"}
 
 
+def test_an_output_folder_in_the_folder_of_the_input_is_refused(wegl, tmp_path):
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a.json").write_text('{"nodes": [{"id": 0}], "edges": []}')
+    job = {"source": {"kind": "networkx", "path": str(tmp_path / "in")}, "reference": {"points": 1}}
+    result = wegl({**job, "output": {"path": str(tmp_path / "in" / "out")}})
+    assert result.code == 2
+    assert "from which what the run writes would be read as input: choose an output.path elsewhere" in result.line
+    assert not (tmp_path / "in" / "out").exists()
+    job["source"]["path"] += "/*.json"
+    assert wegl({**job, "output": {"path": str(tmp_path / "in" / "out")}}).code == 0
+
+
 # --- The job file ---
 
 
@@ -312,7 +335,7 @@ def test_a_scatter_matrix_that_is_too_large_is_refused_with_its_size(wegl, mutag
 
 
 def test_a_scheduler_that_nobody_runs_is_one_line(wegl, tu_job, out, monkeypatch):
-    monkeypatch.setattr(cluster, "CONNECT_SECONDS", 0.5)
+    monkeypatch.setattr(scheduler_client, "CONNECT_SECONDS", 0.5)
     result = wegl(tu_job(tables={"cluster": {"address": "tcp://127.0.0.1:1"}}))
     assert result.code == 1
     assert "cannot reach the scheduler at tcp://127.0.0.1:1" in result.line

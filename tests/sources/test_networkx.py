@@ -279,6 +279,30 @@ def test_a_text_where_a_number_is_needed_rejects_the_graph(folder, read_source):
     assert found.graphs.n_graphs == 0
 
 
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("d.json", json.dumps(NODE_LINK).replace('"C"', r'"\ud800"')),
+        ("d.json", json.dumps(NODE_LINK | {"graph": {"toxic": "\udfff"}})),
+        ("d.gml", GML.replace('"O"', '"&#55296;"')),
+    ],
+)
+def test_halves_of_characters_are_rejected(name, content, folder, read_source):
+    (folder / name).write_text(content)
+    found = read_source(table(folder, node_labels=["atom"], label="toxic"))
+    ((rejected, reason),) = reasons(found).items()
+    assert rejected == "d"
+    assert "which is no character: correct it" in reason
+
+
+def test_whole_characters_may_be_written_as_numbers(folder, read_source):
+    (folder / "d.json").write_text(json.dumps(NODE_LINK).replace('"C"', r'"\ud83d\ude00 \u00e4"'))
+    (folder / "e.gml").write_text(GML.replace('"O"', '"&#228;"'))
+    found = read_source(table(folder, node_labels=["atom"]))
+    assert not found.rejected
+    assert {"\U0001f600 ä", "ä"} <= set(found.plan.details["vocabularies"]["node"][0])
+
+
 def test_graphml_keys_without_a_type_are_texts(folder, read_source):
     """networkx warns of them, and warnings are errors here."""
     text = GRAPHML.format(default="undirected").replace(' attr.type="string"', "").replace(' attr.type="double"', "")

@@ -6,7 +6,7 @@ import fsspec
 import pytest
 
 from wegl_dask.errors import MissingDependencyError, SourceError
-from wegl_dask.sources.paths import compression_of, ending_of, expand, local_path, size_of
+from wegl_dask.sources.paths import compression_of, ending_of, expand, folder_around, local_path, size_of
 
 ENDINGS = (".csv", ".csv.gz")
 ODD_NAMES = ["two words.csv", "Läufe.csv", "100%.csv", "a=1,b.csv", "#3.csv", "[x].csv", "a*.csv", "what?.csv", "~.csv"]
@@ -79,6 +79,18 @@ def test_the_home_folder_is_expanded(here, monkeypatch):
     assert expand("~/data.csv", ENDINGS) == [str(here / "data.csv")]
 
 
+def test_a_folder_is_found_to_lie_in_another(here):
+    write("in/a/b.csv")
+    (here / "link").symlink_to(here / "in" / "a")
+    for inside in ("in", "in/out", "in/a/new/out", "link/out"):
+        assert folder_around("in", str(here / inside)) == "in"
+        assert folder_around(["x", str(here / "in")], str(here / inside)) == str(here / "in")
+    for outside in ("out", "in-2/out", "s3://in/out"):
+        assert folder_around(["in", "in/*.csv", "in/a/b.csv", "package://rdkit/Data"], outside) is None
+    assert folder_around("s3://in/a", "s3://in/a/out/") == "s3://in/a"
+    assert folder_around("s3://in/a", "s3://in/a-out") is None
+
+
 def test_links_are_followed_and_a_loop_of_links_ends(here):
     write("elsewhere/x.csv", "d/y.csv")
     Path("d/linked").symlink_to(here / "elsewhere")
@@ -88,6 +100,17 @@ def test_links_are_followed_and_a_loop_of_links_ends(here):
     expected = ["d/file.csv", "d/linked/x.csv", "d/y.csv"]
     assert expand("d", ENDINGS) == expected
     assert set(expand("d/**/*.csv", ENDINGS)) <= {*expected, "d/loop/y.csv"}
+
+
+def test_a_name_that_is_not_utf_8_is_refused(here):
+    name = os.fsencode(here) + b"/M\xfcll.csv"
+    with open(name, "wb"):  # noqa: PTH123  of bytes
+        pass
+    for path in (str(here), str(here / "*.csv"), os.fsdecode(name)):
+        with pytest.raises(
+            SourceError, match=r"the name of the file '.*M\\udcfcll\.csv' is not UTF-8.*: rename the file"
+        ):
+            expand(path, ENDINGS)
 
 
 def test_pipes_in_a_folder_are_passed_over():

@@ -71,12 +71,24 @@ def parse_graph(name: str, content: bytes) -> Any:
         *(ValueError, TypeError, AttributeError, LookupError, StopIteration),
     ) as error:
         raise UnusableGraphError(f"the file is not {words}: {type(error).__name__}: {error}") from error
+    if b"\\u" in content or b"&#" in content:
+        _require_text(graph)
     nodes = list(graph)
     if len(nodes) > n_declared:
         raise UnusableGraphError(f"an edge has the end {nodes[n_declared]!r}, which is none of the {n_declared} nodes")
     if len(nodes) < n_declared:
         raise UnusableGraphError(f"the {n_declared} nodes have only {len(nodes)} different ids")
     return graph
+
+
+def _require_text(graph: Any) -> None:
+    """Refuse halves of characters, which formats with numbers for characters can hold and UTF-8 cannot."""
+    values = [[*graph.nodes(data=True)], [*graph.edges(data=True)], graph.graph]
+    try:
+        json.dumps(values, ensure_ascii=False, default=str).encode()
+    except UnicodeEncodeError as error:
+        what = error.object[error.start : error.end]
+        raise UnusableGraphError(f"the file has a text with {what!r}, which is no character: correct it") from error
 
 
 def _parse_graphml(networkx: ModuleType, content: bytes) -> tuple[Any, int]:

@@ -46,12 +46,38 @@ def expand(path: str | Sequence[str], endings: tuple[str, ...]) -> list[str]:
     Raises
     ------
     SourceError
-        If something is not there or cannot be listed, or a glob or a folder holds no file with such an ending.
+        If something is not there or cannot be listed, or a glob or a folder holds no file with such an ending, or one
+        with a name that is not UTF-8.
     """
     names = [path] if isinstance(path, str) else path
     if not names:
         raise SourceError("source.path is an empty list: name at least one file, glob or folder")
-    return list(dict.fromkeys(file for name in names for file in _expand_one(name, endings)))
+    files = list(dict.fromkeys(file for name in names for file in _expand_one(name, endings)))
+    for file in files:
+        try:
+            file.encode()
+        except UnicodeEncodeError as error:
+            raise SourceError(
+                f"the name of the file {file!r} is not UTF-8, and the output could not name it: rename the file"
+            ) from error
+    return files
+
+
+def folder_around(path: str | Sequence[str], folder: str) -> str | None:
+    """Find the one of the folders among `path` that `folder` is, or lies in at any depth; None if there is none."""
+    for name in [path] if isinstance(path, str) else path:
+        if is_remote(name):
+            is_around = f"{folder.rstrip('/')}/".startswith(f"{name.rstrip('/')}/")
+        else:
+            is_local = not name.startswith(PACKAGE) and "://" not in folder
+            is_around = (
+                is_local
+                and local_path(name).is_dir()
+                and Path(folder).resolve().is_relative_to(local_path(name).resolve())
+            )
+        if is_around:
+            return name
+    return None
 
 
 def ending_of(name: str) -> str:
