@@ -7,7 +7,9 @@
 
 A *case* is a reader and a number, from which follow, with the seed, what is spoilt and how. A case is right if every row
 of the plan becomes a graph or a reject, and the graphs can be written as a shard and read back; or if it ends with an
-error that is meant for the user. Batches of cases run in a process of their own, which is ended when a case takes too
+error that is meant for the user. A run folder is looked at in all ways there are, and damage of its parts, its model or
+its records must be noticed; a job that is run on it again is refused, or its parts are byte for byte as they were. A
+model may hold anything, with checksums that are right, and is refused or embeds. Batches of cases run in a process of their own, which is ended when a case takes too
 long. The state is written after every batch, so the program can be stopped at any time and goes on where it was.
 """
 

@@ -185,7 +185,7 @@ def model_files():
 def local_client():
     from distributed import Client
 
-    return Client(processes=False, n_workers=1, threads_per_worker=1, dashboard_address=None)
+    return Client(processes=False, n_workers=1, threads_per_worker=1, dashboard_address="127.0.0.1:0")
 
 
 class Silent:
