@@ -54,7 +54,8 @@ def told_apart_by(layers, pooling, width):
 
 def test_the_setting_that_does_best_on_valid_is_found_in_steps(made_up, tmp_path):
     data_set = made_up(told_apart_by(5, "average", 100))
-    first, last = compute(PLAN, data_set, tmp_path)
+    found = compute(PLAN, data_set, tmp_path)
+    first, last = found[2], found[-1]
     assert first.setting == {"layers": 5, "pooling": "average", "width": 100}
     # Three numbers of layers, two poolings with the two best of them, one more width.
     assert first.n_settings == 3 + 2 * 2 + 1
@@ -84,7 +85,7 @@ def test_labels_of_test_have_no_part_in_the_choice(made_up, tmp_path, monkeypatc
 
 def test_numbers_are_those_of_a_forest_fitted_to_train(made_up, tmp_path):
     data_set = made_up(lambda _: 1.0)
-    found = compute(PLAN, data_set, tmp_path)[0]
+    found = compute(PLAN, data_set, tmp_path)[2]
     problem_X = data_set.embed("", {"seed": 0})
     X, split, y = problem_X.X, np.array(problem_X.split), np.array(problem_X.y)
     forest = trees.RandomForest("binary", 2).make(found.candidate, 2).fit(X[split == "train"], y[split == "train"])
@@ -95,9 +96,23 @@ def test_numbers_are_those_of_a_forest_fitted_to_train(made_up, tmp_path):
 def test_what_was_computed_is_not_computed_again(made_up, tmp_path):
     compute(PLAN, made_up(lambda _: 1.0), tmp_path)
     data_set = made_up(lambda _: 1.0)
-    compute(PLAN, data_set, tmp_path)
+    rows = compute(PLAN, data_set, tmp_path)
     # The scores on all embeddings together are computed from the steps; they need the labels.
     assert len(data_set.asked) == 1
+    assert [(len(row.test), len(row.embedding_test)) for row in rows] == [(3, 2)]
+
+
+def test_a_row_is_handed_on_after_every_step(made_up, tmp_path):
+    rows = compute(PLAN, made_up(lambda _: 1.0), tmp_path)
+    # The whole row comes once more in the end.
+    assert [(len(row.test), len(row.embedding_test)) for row in rows] == [
+        (1, 0),
+        (2, 0),
+        (3, 0),
+        (3, 1),
+        (3, 2),
+        (3, 2),
+    ]
 
 
 @pytest.mark.parametrize("name", molhiv.METHODS)
@@ -127,7 +142,7 @@ def test_automl_searches_on_the_setting_that_forests_chose_and_chooses_on_valid(
     monkeypatch.setattr(molhiv, "fit", fit)
     plan = molhiv.Plan(methods=["automl"], layers=(3,), poolings=("final",), widths=(300,), seeds=3, time_budget=7.0)
     steps = molhiv.Molhiv(plan, made_up(lambda _: 1.0), Ledger(Folder(str(tmp_path))), Workers(1))
-    found = steps._with_seeds(molhiv.METHODS["automl"], molhiv.Setting(3, "final", 300), {})
+    *_, found = steps._with_seeds(molhiv.METHODS["automl"], molhiv.Setting(3, "final", 300), {})
     # Scores that are all alike tell nothing apart.
     assert np.array(found).tolist() == [[50, 50, 50], [50, 50, 50]]
     assert held == [list(range(1, 90, 3))] * 3

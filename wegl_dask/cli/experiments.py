@@ -1,4 +1,4 @@
-"""The commands of `reproduce` on molecules: molhiv."""
+"""The commands of `reproduce` besides that of the TU collection: molhiv, sinkhorn, runtime."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -63,6 +63,8 @@ def molhiv(
       wegl-dask reproduce molhiv --data data/ogb -o runs/molhiv --only wegl,virtual-node
     """  # noqa: D301  click wants the control character
     # Dask and scikit-learn are slow to import.
+    from dask.system import CPU_COUNT  # noqa: PLC0415
+
     from wegl_dask.reproduce import molhiv as job  # noqa: PLC0415
     from wegl_dask.reproduce.molhiv_results import add_row  # noqa: PLC0415
 
@@ -74,10 +76,105 @@ def molhiv(
         seeds=seeds,
         embedding_seeds=embedding_seeds,
         time_budget=time_budget,
+        threads=workers or CPU_COUNT,
     )
     with _opened(data, output, workers) as (folder, data_set, ledger, spread):
         job.Molhiv(plan, data_set, ledger, spread).compute(lambda row: add_row(folder, row, plan))
     click.echo(f"wrote {folder.location('molhiv')}.md, molhiv.json and molhiv.png")
+
+
+@click.command(short_help="Exact against entropic plans, by regularisation and by size.")
+@_data_option
+@output_option
+@workers_option
+def sinkhorn(data: str, output: str, *, workers: int | None) -> None:
+    """Compare the solvers: seconds and W_2 on molecules, with four regularisations, then seconds by the number of points.
+
+    Measure on a machine that does nothing else; what was measured is kept, and a command that was stopped goes on.
+
+    \b
+    Example:
+      wegl-dask reproduce sinkhorn --data data/ogb -o runs/sinkhorn
+    """  # noqa: D301  click wants the control character
+    import numpy as np  # noqa: PLC0415
+
+    from wegl_dask.cluster import open_client  # noqa: PLC0415
+    from wegl_dask.folders import Folder  # noqa: PLC0415
+    from wegl_dask.pipeline import run_job  # noqa: PLC0415
+    from wegl_dask.reproduce import sinkhorn as job  # noqa: PLC0415
+    from wegl_dask.reproduce.ledger import Ledger  # noqa: PLC0415
+    from wegl_dask.reproduce.sinkhorn_results import write_results  # noqa: PLC0415
+    from wegl_dask.run_rows import RunRows  # noqa: PLC0415
+    from wegl_dask.spec import ClusterTable, JobSpec  # noqa: PLC0415
+
+    folder = Folder(output)
+    ledger = Ledger(folder)
+    run = folder.location("run")
+    spec = JobSpec.from_toml(_molhiv_toml(), [f'source.root="{data}"', f'output.path="{run}"'])
+    molecules, growth = [], []
+    with stopped_by_signals():
+        with open_client(ClusterTable(workers=workers, dashboard_address=None)) as client:
+            run_job(spec, client)
+        rows = RunRows.open(run)
+        places = np.linspace(0, rows.n_rows - 1, job.N_GRAPHS).astype(np.int64)
+        for found in job.compare_on_molecules(rows.points(places), rows.model.reference, ledger):
+            molecules.append(found)
+            write_results(folder, molecules, growth)
+        places = np.linspace(0, rows.n_rows - 1, job.POOL_GRAPHS).astype(np.int64)
+        pool = np.unique(rows.points(places).points, axis=0)
+        for series in job.measure_growth(pool, ledger):
+            growth.append(series)
+            write_results(folder, molecules, growth)
+    click.echo(f"wrote {folder.location('sinkhorn')}.md, sinkhorn.json and sinkhorn.png")
+
+
+@click.command(short_help="Figure 3: seconds of WEGL, WWL and GIN.")
+@click.option("--data", required=True, help="Folder of the data sets, as source.root.")
+@output_option
+@click.option("--only", help="Data sets, such as MUTAG,PTC_MR; all that are in the folder if not given.")
+@click.option("--methods", help="Of wegl,wwl,gin; all if not given.")
+def runtime(data: str, output: str, *, only: str | None, methods: str | None) -> None:
+    """Measure seconds of training and inference of WEGL, of the pairwise WWL kernel and of GIN, on one core.
+
+    What would take more than half a minute is measured on a part and extrapolated, and marked. Measure on a machine that
+    does nothing else; what was measured is kept.
+
+    \b
+    Example:
+      wegl-dask reproduce runtime --data data/TUDataset -o runs/runtime --only MUTAG
+    """  # noqa: D301  click wants the control character
+    from wegl_dask.cluster import open_client  # noqa: PLC0415
+    from wegl_dask.folders import Folder  # noqa: PLC0415
+    from wegl_dask.reproduce import runtime as job  # noqa: PLC0415
+    from wegl_dask.reproduce.embedding import DataSet  # noqa: PLC0415
+    from wegl_dask.reproduce.ledger import Ledger  # noqa: PLC0415
+    from wegl_dask.reproduce.runtime_results import add_measured  # noqa: PLC0415
+    from wegl_dask.spec import ClusterTable  # noqa: PLC0415
+
+    there = Folder(data).listing()
+    names = chosen("--only", only, job.DATA_SETS)
+    if only is None:
+        names = [name for name in names if name in there or f"{name}.zip" in there]
+    chosen_methods = chosen("--methods", methods, list(job.METHODS))
+    folder = Folder(output)
+    with stopped_by_signals():
+        with open_client(ClusterTable(workers=1, dashboard_address=None)) as client:
+            jobs = shipped_jobs()
+            sets = {
+                name: DataSet(
+                    name, jobs[f"paper/{name.lower()}"].read_text(encoding="utf-8"), data, folder.location(), client
+                )
+                for name in names
+            }
+        for name, data_set in sets.items():
+            graphs, labels = data_set.read()
+            for found in job.measure(name, data_set.job, graphs, labels, ledger=Ledger(folder), methods=chosen_methods):
+                add_measured(folder, found)
+    click.echo(f"wrote {folder.location('runtime')}.md, runtime.json and runtime.png")
+
+
+def _molhiv_toml() -> str:
+    return shipped_jobs()["ogbg-molhiv"].read_text(encoding="utf-8")
 
 
 @contextmanager
@@ -92,6 +189,5 @@ def _opened(data: str, output: str, workers: int | None) -> "Iterator[tuple[Fold
 
     folder = Folder(output)
     cluster = ClusterTable(workers=workers, dashboard_address=None)
-    toml = shipped_jobs()["ogbg-molhiv"].read_text(encoding="utf-8")
     with stopped_by_signals(), open_client(cluster) as client, open_workers(cluster) as spread:
-        yield folder, DataSet("molhiv", toml, data, folder.location(), client), Ledger(folder), spread
+        yield folder, DataSet("molhiv", _molhiv_toml(), data, folder.location(), client), Ledger(folder), spread

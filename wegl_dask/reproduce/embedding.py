@@ -4,11 +4,16 @@ import io
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 from distributed import Client
 
+from wegl_dask.folders import Folder
+from wegl_dask.graphs import GraphBatch, concatenate
 from wegl_dask.pipeline import ingest_job, run_job
 from wegl_dask.progress import Progress
 from wegl_dask.reading import Embeddings, read_embeddings
+from wegl_dask.shards import read_shard
 from wegl_dask.spec import JobSpec
 
 GRAPH_FOLDER, RUN_FOLDER = "graphs", "runs"
@@ -40,6 +45,18 @@ class DataSet:
         )
         ingest_job(self._job, client, progress=_quiet)
         self._graphs = f"{graphs}/graphs"
+
+    @property
+    def job(self) -> JobSpec:
+        """Its job, as far as the ingest."""
+        return self._job
+
+    def read(self) -> tuple[GraphBatch, npt.NDArray[Any]]:
+        """Read all graphs, and their labels."""
+        folder = Folder(self._graphs)
+        shards = [read_shard(io.BytesIO(folder.read(name))) for name in sorted(folder.listing(""))]
+        labels = [shard.rows.column("label").to_numpy() for shard in shards]
+        return concatenate([shard.graphs for shard in shards]), np.concatenate(labels)
 
     def embed(self, name: str, changes: Mapping[str, Any]) -> Embeddings:
         """Embed the data set, unless that was done, with other values of some keys of the job file.

@@ -7,7 +7,7 @@ the number of trees. The winner is fitted with several seeds of the classifier, 
 several seeds, which draw the atom embedding and the reference.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -41,8 +41,8 @@ FEW_TREES = 50
 N_BEST = 2
 """Numbers of layers that the poolings are compared with."""
 
-AT_A_TIME = 2
-"""Long fits that are one step: what is done is kept."""
+SEARCHES_AT_A_TIME = 2
+"""Searches of the AutoML library that are one step: each takes one core for a long time, and what is done is kept."""
 
 Values = npt.NDArray[np.float64]
 
@@ -117,6 +117,8 @@ class Plan:
         Embeddings with the chosen setting that the chosen candidate is fitted to, each once; 0 for none.
     time_budget : float
         Seconds of a search of the AutoML library.
+    threads : int
+        That a forest is fitted with; its trees do not depend on it.
     """
 
     methods: Sequence[str] = tuple(METHODS)
@@ -126,6 +128,7 @@ class Plan:
     seeds: int = 10
     embedding_seeds: int = 10
     time_budget: float = 600.0
+    threads: int = 1
 
 
 @dataclass(frozen=True)
@@ -177,19 +180,30 @@ class Molhiv:
         self._data_set = data_set
         self._ledger = ledger
         self._workers = workers
+        self._is_new = False  # whether a step was computed since the last row
 
     def compute(self, add: Callable[[Row], None]) -> None:
-        """Compute the rows of the plan, or what is missing of them, and hand on each as soon as there is a part of it."""
+        """Compute the rows of the plan, or what is missing of them, and hand on what there is of a row after every step."""
         for name in self._plan.methods:
-            method = METHODS[name]
-            setting, candidate, n_settings = self._choose(method)
-            if method.model == "automl":
-                candidate = {}
-            measured = self._with_seeds(method, setting, candidate)
-            row = Row(name, vars(setting), candidate, n_settings, *measured)
-            add(row)
-            if self._plan.embedding_seeds and method.model != "automl":
-                add(self._with_embedding_seeds(row, method, setting))
+            row = None
+            for row in self._rows(name):
+                if self._is_new:
+                    add(row)
+                self._is_new = False
+            if row is not None:
+                add(row)
+
+    def _rows(self, name: str) -> Iterator[Row]:
+        """Compute a row with more and more seeds."""
+        method = METHODS[name]
+        setting, candidate, n_settings = self._choose(method)
+        if method.model == "automl":
+            candidate = {}
+        for valid, test in self._with_seeds(method, setting, candidate):
+            row = Row(name, vars(setting), candidate, n_settings, valid, test)
+            yield row
+        if method.model != "automl" and self._plan.embedding_seeds:
+            yield from self._with_embedding_seeds(row, method, setting)
 
     def _choose(self, method: Method) -> tuple[Setting, Candidate, int]:
         """Find the setting and the candidate that do best on "valid", and how many settings were compared."""
@@ -256,60 +270,52 @@ class Molhiv:
             for group, of_group in zip(groups, found, strict=True)
         ]
 
-    def _with_seeds(self, method: Method, setting: Setting, candidate: Candidate) -> tuple[Values, Values]:
-        """Measure the chosen candidate with every seed of the classifier, on "valid" and on "test"."""
+    def _with_seeds(self, method: Method, setting: Setting, candidate: Candidate) -> Iterator[tuple[Values, Values]]:
+        """Measure the chosen candidate with one seed of the classifier after another, on "valid" and on "test"."""
         results = []
-        for some in _in_turn(self._plan.seeds):
+        for some in _in_turn(self._plan.seeds, SEARCHES_AT_A_TIME if method.model == "automl" else 1):
 
             def compute(some: Sequence[int] = some) -> list[list[float]]:
                 task = self._task(method, setting, 0)
-                return [self._measure(task, scores) for scores in self._scores(method, [task], candidate, some)]
+                return [self._measure(task, scores) for scores in self._scores(method, task, candidate, some)]
 
             budget = {"time_budget": self._plan.time_budget} if method.model == "automl" else {}
             name = f"{method.graphs}-{setting.name}-{method.model}-{some[0]}"
             results += self._step(name, compute, candidate=candidate, seeds=some, **budget)
-        valid, test = 100 * np.array(results).T
-        return valid, test
+            valid, test = 100 * np.array(results).T
+            yield valid, test
 
-    def _with_embedding_seeds(self, row: Row, method: Method, setting: Setting) -> Row:
-        """Measure the chosen candidate on every seed's embeddings; and the mean of its scores on all of them."""
+    def _with_embedding_seeds(self, row: Row, method: Method, setting: Setting) -> Iterator[Row]:
+        """Measure the chosen candidate on one seed's embeddings after another; and the mean of its scores on all."""
         results, scores = [], []
-        for some in _in_turn(self._plan.embedding_seeds):
+        labels = self._task(method, setting, 0)
+        for seed in range(self._plan.embedding_seeds):
 
-            def compute(some: Sequence[int] = some) -> dict[str, Any]:
-                tasks = [self._task(method, setting, seed) for seed in some]
-                found = self._scores(method, tasks, row.candidate, [0])
-                return {
-                    "measured": [self._measure(tasks[0], each) for each in found],
-                    "scores": [np.round(each[:, 0], 6).tolist() for each in found],
-                }
+            def compute(seed: int = seed) -> dict[str, Any]:
+                task = self._task(method, setting, seed)
+                (found,) = self._scores(method, task, row.candidate, [0])
+                return {"measured": self._measure(task, found), "scores": np.round(found[:, 0], 6).tolist()}
 
-            name = f"{method.graphs}-{setting.name}-embedding-{some[0]}"
-            step = self._step(name, compute, candidate=row.candidate, seeds=some)
-            results += step["measured"]
-            scores += step["scores"]
-        together = self._measure(self._task(method, setting, 0), np.mean(scores, axis=0)[:, None])
-        valid, test = 100 * np.array(results).T
-        found = {"embedding_valid": valid, "embedding_test": test}
-        return Row(**{**vars(row), **found, "together": {"valid": 100 * together[0], "test": 100 * together[1]}})
+            step = self._step(f"{method.graphs}-{setting.name}-embedding-{seed}", compute, candidate=row.candidate)
+            results.append(step["measured"])
+            scores.append(step["scores"])
+            together = self._measure(labels, np.mean(scores, axis=0)[:, None])
+            valid, test = 100 * np.array(results).T
+            found = {"embedding_valid": valid, "embedding_test": test}
+            yield Row(**{**vars(row), **found, "together": {"valid": 100 * together[0], "test": 100 * together[1]}})
 
-    def _scores(
-        self, method: Method, tasks: Sequence["_Task"], candidate: Candidate, seeds: Sequence[int]
-    ) -> list[FloatMatrix]:
-        """Fit a candidate to "train" of each embedding with each seed; score "valid" and "test", one after the other."""
-        first = tasks[0]
-        learner = first.learner
+    def _scores(self, method: Method, task: "_Task", candidate: Candidate, seeds: Sequence[int]) -> list[FloatMatrix]:
+        """Fit a candidate to "train" with some seeds, and score "valid" and "test", one after the other."""
+        learner, problem = task.learner, task.problem
         if method.model == "automl":
-            learner = make_learner(
-                method.model, first.problem, metric=first.metric.name, time_budget=self._plan.time_budget
-            )
-        valid, test = first.problem.part("valid"), first.problem.part("test")
-        fold = Fold(first.train, np.concatenate([valid, test]))
-        fits = [
-            (place, Fit(learner, fold, candidate, seed, held=valid)) for place in range(len(tasks)) for seed in seeds
-        ]
-        step = f"{method.title}, {len(tasks)} embeddings, seeds {seeds[0]} to {seeds[-1]}"
-        return self._workers.map(step, _fit_one_of, fits, (first.problem.Y, *(task.problem.X for task in tasks)))
+            learner = make_learner(method.model, problem, metric=task.metric.name, time_budget=self._plan.time_budget)
+        else:
+            candidate = {**candidate, "n_jobs": self._plan.threads}
+        valid, test = problem.part("valid"), problem.part("test")
+        fold = Fold(task.train, np.concatenate([valid, test]))
+        fits = [Fit(learner, fold, candidate, seed, held=valid) for seed in seeds]
+        step = f"{method.title}, seeds {', '.join(map(str, seeds))}"
+        return [scores for scores, _ in self._workers.map(step, fit, fits, (problem.Y, problem.X))]
 
     def _measure(self, task: "_Task", scores: FloatMatrix) -> list[float]:
         """Measure scores of "valid" and "test", one after the other."""
@@ -329,7 +335,11 @@ class Molhiv:
         return _Task(problem, make_learner("random-forest", problem, metric=metric.name, time_budget=1.0), metric)
 
     def _step(self, name: str, compute: Callable[[], Any], **settings: Any) -> Any:
-        return self._ledger.step(f"molhiv-{name}", {**settings, "numerics_version": NUMERICS_VERSION}, compute)
+        def compute_it() -> Any:
+            self._is_new = True
+            return compute()
+
+        return self._ledger.step(f"molhiv-{name}", {**settings, "numerics_version": NUMERICS_VERSION}, compute_it)
 
 
 @dataclass(frozen=True)
@@ -345,22 +355,16 @@ class _Task:
         return self.problem.part("train")
 
 
-def _fit_one_of(task: tuple[int, Fit], Y: FloatMatrix, *embeddings: npt.NDArray[np.float32]) -> FloatMatrix:
-    """Fit to one of several embeddings, and return the scores."""
-    place, how = task
-    return fit(how, Y, embeddings[place])[0]
-
-
-def _in_turn(n_seeds: int) -> list[list[int]]:
+def _in_turn(n_seeds: int, at_a_time: int) -> list[list[int]]:
     """Cut seeds into steps.
 
     Examples
     --------
-    >>> _in_turn(3)
+    >>> _in_turn(3, 2)
     [[0, 1], [2]]
     """
     seeds = list(range(n_seeds))
-    return [seeds[start : start + AT_A_TIME] for start in range(0, n_seeds, AT_A_TIME)]
+    return [seeds[start : start + at_a_time] for start in range(0, n_seeds, at_a_time)]
 
 
 def _best(settings: Sequence[Setting], screened: Mapping[Setting, float]) -> list[Setting]:

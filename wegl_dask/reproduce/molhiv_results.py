@@ -1,15 +1,14 @@
 """What is kept of table 1: every row that was computed so far, and the table and plot of them."""
 
-import io
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from wegl_dask.errors import MissingDependencyError
 from wegl_dask.folders import Folder
 from wegl_dask.records import json_bytes
+from wegl_dask.reproduce.figures import BLUE, GREY, GRID, RED, new_figure, png
 from wegl_dask.reproduce.molhiv import DATA_SET, FEW_TREES, METHODS, SCREENING, SCREENING_SEEDS, Plan, Row, Values
 from wegl_dask.reproduce.paper import PaperCell, paper_cell
 from wegl_dask.reproduce.provenance import provenance, provenance_line
@@ -91,18 +90,8 @@ def molhiv_table(rows: Sequence[Row], how: Sequence[Mapping[str, Any]]) -> str:
 
 
 def molhiv_plot(rows: Sequence[Row]) -> bytes:
-    """Draw every row beside the paper's, as a PNG.
-
-    Raises
-    ------
-    MissingDependencyError
-        If matplotlib is not installed.
-    """
-    try:
-        from matplotlib.figure import Figure  # noqa: PLC0415  it is no requirement
-    except ImportError as error:
-        raise MissingDependencyError.for_extra("matplotlib", "plots") from error
-    figure = Figure(figsize=(8, 4), layout="constrained")
+    """Draw every row beside the paper's, as a PNG."""
+    figure = new_figure(8, 4)
     for axes, part, title in zip(figure.subplots(1, 2), ("valid", "test"), ("validation", "test"), strict=True):
         places = np.arange(len(rows))
         cells = [_paper(row, title) for row in rows]
@@ -112,12 +101,12 @@ def molhiv_plot(rows: Sequence[Row]) -> bytes:
             means,
             [(cell.std or 0) if cell else 0 for cell in cells],
             fmt="o",
-            c="#9aa4b2",
+            c=GREY,
             label="paper",
         )
         for shift, prefix, colour, label in (
-            (0.0, "", "#3b6fb6", "ours, seeds of the classifier"),
-            (0.15, "embedding_", "#d1495b", "ours, seeds of the embedding"),
+            (0.0, "", BLUE, "ours, seeds of the classifier"),
+            (0.15, "embedding_", RED, "ours, seeds of the embedding"),
         ):
             values = [getattr(row, prefix + part) for row in rows]
             means, deviations = ([function(each) for each in values] for function in (_mean, _std))
@@ -126,11 +115,9 @@ def molhiv_plot(rows: Sequence[Row]) -> bytes:
         axes.set_xticks(places, labels, fontsize=8)
         axes.set_title(f"ogbg-molhiv, {part}")
         axes.set_ylabel("ROC-AUC, %")
-        axes.grid(visible=True, axis="y", color="#e3e7ee")
+        axes.grid(visible=True, axis="y", color=GRID)
     axes.legend(fontsize=8)
-    content = io.BytesIO()
-    figure.savefig(content, format="png", dpi=90)
-    return content.getvalue()
+    return png(figure)
 
 
 def is_short(row: Row) -> bool:
