@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from wegl_dask.errors import WeglError
 from wegl_dask.graph_inputs import GraphForm
 from wegl_dask.labelled_graphs import AttributeNames, Vocabularies
 from wegl_dask.reference import TooFewPointsError
@@ -55,11 +56,14 @@ def job_tables(parameters: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def parameters_of(origin: Origin, arrays: Mapping[str, npt.NDArray[Any]]) -> dict[str, Any]:
-    """Find the parameters that a model was fitted with."""
+    """Find the parameters that a model was fitted with; WeglError where one of the tables of its job is missing."""
     result = {}
     for parameter, key in JOB_KEYS.items():
         table, _, leaf = key.rpartition(".")
-        result[parameter] = (origin.job[table] if table else origin.job).get(leaf)
+        values = origin.job.get(table) if table else origin.job
+        if not isinstance(values, Mapping):
+            raise WeglError(f"the model is not complete: model.json has no job.{table}; copy it anew, or fit it again")
+        result[parameter] = values.get(leaf)
     if result["reference"] == GIVEN:
         result["reference"] = arrays["reference"]
     names, vocabularies = names_and_values(origin)
