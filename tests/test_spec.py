@@ -213,6 +213,10 @@ def test_without_a_near_one_all_keys_and_tables_are_named():
         (job("smiles", source={"targets": [1]}), "source.targets[0] = 1: it must be text"),
         (job(top={"cluster": "local"}), 'cluster = "local": it must be a table, [cluster]'),
         (job(output={"path": ""}), "output.path is empty; leave it out, or give it a value"),
+        (
+            job(diffusion={"layers": 2**31}),
+            "diffusion.layers = 2147483648: it must be less than or equal to 10000",
+        ),
         (job(output={"path": "a\0b"}), 'output.path = "a\\u0000b": it must be text without NUL'),
         (job("smiles", source={"path": ["a", "\0"]}), 'source.path[1] = "\\u0000": it must be text without NUL'),
         (job(source={"name": "../MUTAG"}), 'source.name = "../MUTAG": it must be a name without slashes'),

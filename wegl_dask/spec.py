@@ -207,7 +207,7 @@ class EdgesTable(Table):
 class DiffusionTable(Table):
     """Propagation of the node features."""
 
-    layers: int = Field(4, ge=0, description="Number of layers L.")
+    layers: int = Field(4, ge=0, le=10_000, description="Number of layers L.")
     pooling: Literal["concat", "average", "final"] = Field(
         "final", description="Local pooling of the L + 1 features of a node."
     )
