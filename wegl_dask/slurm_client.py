@@ -5,6 +5,7 @@ import math
 import re
 import shutil
 import subprocess
+import tempfile
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -67,9 +68,10 @@ def slurm_client(table: ClusterTable) -> Iterator[Client]:
     """
     arguments = cluster_arguments(table)
     with ExitStack() as stack:
+        certificates = stack.enter_context(_certificates(table, arguments["log_directory"]))
         settings = {"distributed.scheduler.allowed-failures": table.allowed_failures}
         with signals_held(), dask.config.set(settings):
-            cluster = _start(table, arguments)
+            cluster = _start(certificates, arguments)
             stack.callback(_close, cluster)
             client = Client(cluster)
             stack.callback(close_client, client)
@@ -184,7 +186,7 @@ def _job_directory(table: ClusterTable) -> str:
 # --- Starting and ending ---
 
 
-def _start(table: ClusterTable, arguments: dict[str, Any]) -> Any:
+def _start(certificates: Security | None, arguments: dict[str, Any]) -> Any:
     try:
         from dask_jobqueue import SLURMCluster  # noqa: PLC0415
         from dask_jobqueue.slurm import SLURMJob  # noqa: PLC0415
@@ -218,23 +220,31 @@ def _start(table: ClusterTable, arguments: dict[str, Any]) -> Any:
     with silenced():
         return SLURMCluster(
             job_cls=Job,
-            security=_certificates(table),
-            shared_temp_directory=arguments["log_directory"],
+            security=certificates,
             silence_logs=False,
             **arguments,
         )
 
 
-def _certificates(table: ClusterTable) -> Security | None:
-    """Take the certificates of the table, or else make some for this client and its workers alone."""
+@contextmanager
+def _certificates(table: ClusterTable, folder: str) -> Iterator[Security | None]:
+    """Take the certificates of the table, or else make some for this client and its workers alone, in files of `folder`."""
     if table.insecure:
-        return None
+        yield None
+        return
     if table.tls_ca_file is not None:
-        return security(table)
+        yield security(table)
+        return
     try:
-        return Security.temporary()
+        made = Security.temporary().get_tls_config_for_role("worker")
     except ImportError as error:
         raise MissingDependencyError.for_extra("cryptography", "cluster") from error
+    # Nobody else may look into such a folder.
+    with tempfile.TemporaryDirectory(prefix=".certificates-", dir=folder, ignore_cleanup_errors=True) as place:
+        keys = {"tls_ca_file": "ca_file", "tls_cert": "cert", "tls_key": "key"}
+        for name in keys.values():
+            Path(place, name).write_text(made[name])
+        yield security(table.model_copy(update={key: str(Path(place, name)) for key, name in keys.items()}))
 
 
 def _close(cluster: Any) -> None:

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -165,6 +166,21 @@ def test_connections_are_encrypted_and_a_worker_has_one_thread_and_a_share_of_th
 def test_jobs_that_slurm_does_not_take_or_that_cannot_run_are_one_message(keys, more, message):
     with pytest.raises(WeglError, match=message), open_client(ClusterTable(**keys(**more))):
         pass
+    assert queue() == []
+
+
+@pytest.mark.usefixtures("slurm")
+def test_a_run_that_waits_for_its_jobs_says_for_what_and_takes_them_back_when_it_is_stopped(
+    keys, command, job_file, molecules_job
+):
+    job = job_file(molecules_job(cluster=keys(job_extra=["--hold"])))
+    with command.start("run", job, shared=False) as process:
+        line = process.stderr.readline()
+        assert re.match(r"waiting for Slurm: 1 of 1 jobs in the queue, job \d+ is PENDING \(JobHeldUser\)", line)
+        process.terminate()
+        _, errors = process.communicate(timeout=60)
+        assert process.returncode == 143
+    assert errors.splitlines()[-1].startswith("wegl-dask: stopped by SIGTERM.")
     assert queue() == []
 
 
