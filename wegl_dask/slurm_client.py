@@ -199,7 +199,7 @@ def _start(certificates: Security | None, arguments: dict[str, Any]) -> Any:
                 "jobs are submitted"
             )
 
-    class Job(SLURMJob):
+    class Job(SLURMJob):  # type: ignore[misc]  # dask-jobqueue is left out of the check
         """A job that remembers why Slurm has not taken it, where others would raise it into the event loop."""
 
         refusal: str | None = None
