@@ -1,0 +1,41 @@
+"""The messages that the pages of deploy/ explain are those that the package says."""
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+# What others say, and is passed on.
+QUOTED = re.compile(
+    r"sbatch: error: .*|TLS expects.*|\[Errno \d+\] .*|Connection refused|Timed out trying to connect.*|PENDING.*"
+)
+
+
+@pytest.fixture(scope="module")
+def said():
+    """All texts of the package, each with a line end for what is filled in."""
+    texts = []
+    for path in (ROOT / "wegl_dask").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                texts.append(re.sub(r"%\w", "\n", node.value))
+            elif isinstance(node, ast.JoinedStr):
+                parts = (part.value if isinstance(part, ast.Constant) else "\n" for part in node.values)
+                texts.append("".join(parts))
+    return "\n\n".join(texts)
+
+
+@pytest.mark.parametrize("page", ["scheduler", "slurm"])
+def test_every_message_that_is_explained_is_said_by_the_package(page, said):
+    rows = re.findall(r"^\| (.*?) \| .* \|$", (ROOT / "deploy" / page / "README.md").read_text(), re.MULTILINE)
+    messages = [message for row in rows[1:] for message in re.findall(r"`([^`]{20,})`", row)]
+    assert len(messages) > 8
+    for message in messages:
+        # What stands for something else: in capitals, with digits, in quotes, left out, or the name of a command.
+        pieces = re.split(r"\.\.\.|\S*(?:[A-Z]{2,}|\b[A-Z]\b|\d|\"|://|sbatch|jobqueue)\S*", QUOTED.sub("", message))
+        fixed = [piece.strip(" .,:;`") for piece in pieces]
+        missing = [piece for piece in fixed if len(piece.split()) > 2 and piece not in said]
+        assert not missing, message
