@@ -88,6 +88,45 @@ def test_a_part_that_kills_its_workers_is_reported_and_the_others_are_made(
     assert not (tmp_path / "out" / "_SUCCESS").exists()
 
 
+@pytest.mark.slow
+def test_a_worker_over_its_memory_limit_is_restarted_and_the_part_is_made(
+    run, mutag_job, undisturbed, attempts, same_bytes, tmp_path
+):
+    from distributed import WorkerPlugin
+
+    from wegl_dask.cluster import open_client
+    from wegl_dask.spec import ClusterTable
+
+    seen = str(attempts)
+
+    class Greedy(WorkerPlugin):
+        def setup(self, worker):
+            del worker
+            from pathlib import Path
+            from time import sleep
+
+            from wegl_dask import tasks
+
+            embed_shard = tasks.embed_shard
+
+            def greedy(folder, task, **options):
+                if task.index == 3 and not any(Path(seen).iterdir()):
+                    Path(seen, "asked").touch()
+                    held = bytearray(os.urandom(1)) * 900_000_000
+                    sleep(60)
+                    del held
+                return embed_shard(folder, task, **options)
+
+            tasks.embed_shard = greedy
+
+    table = ClusterTable(workers=1, memory_limit="700MB", dashboard_address=None)
+    with open_client(table) as client:
+        client.register_plugin(Greedy(), name="greedy")
+        run(mutag_job(), client=client)
+    assert [path.name for path in attempts.iterdir()] == ["asked"]
+    assert same_bytes(tmp_path / "out", undisturbed)
+
+
 # --- Tasks that fail ---
 
 
@@ -273,6 +312,30 @@ def test_a_scheduler_that_goes_away_ends_the_command_with_one_line(command, job_
         "wegl-dask: ingest: the connection to the scheduler was lost. What was finished stays valid; run the same job again "
         "when the scheduler is there"
     )
+
+
+@pytest.mark.slow
+def test_a_scheduler_that_is_away_for_half_a_minute_delays_the_run_and_no_more(
+    command, job_file, mutag_job, undisturbed, same_bytes, wait_until, tmp_path
+):
+    """It is stopped and goes on, as on a machine that swaps, or behind a network that is cut for a while."""
+    script, out = tmp_path / "scheduler.py", tmp_path / "out"
+    script.write_text(SCHEDULER)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "env": environment}
+    with subprocess.Popen([sys.executable, str(script)], **pipes) as scheduler:
+        address = scheduler.stdout.readline().strip()
+        job = mutag_job(cluster={"kind": "scheduler", "address": address})
+        with command.start("run", job_file(job), shared=False) as process:
+            wait_until(lambda: [*(out / "records").glob("ingest-*")], "the first part")
+            scheduler.send_signal(signal.SIGSTOP)
+            with pytest.raises(subprocess.TimeoutExpired):
+                process.wait(30)
+            scheduler.send_signal(signal.SIGCONT)
+            _, err = process.communicate(timeout=60)
+        scheduler.stdin.close()
+    assert process.returncode == 0, err
+    assert same_bytes(out, undisturbed)
 
 
 # --- Signals ---
