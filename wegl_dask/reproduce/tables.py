@@ -93,9 +93,20 @@ def _preface(how: Sequence[Mapping[str, Any]]) -> list[str]:
             "- All numbers of trees come from the longest forest or boosting, and a split size below twice the leaf size "
             "is no constraint. Both change no score."
         ),
-        "- GBDT: every split looks at a random square root of the columns; min_samples_split stays at 2.",
-        "- MLP: on the principal components of the vectors with 99.9 % of their variance.",
-        "- SVM: the solver ends after 100,000 steps.",
+        (
+            "- GBDT: every split looks at a random square root of the columns; min_samples_split stays at 2. Checked with "
+            "all columns, best of all numbers of trees: MUTAG (final, 3 layers) depth 3 88.8 and depth 5 85.1, here 87.3 "
+            "and 87.8; PROTEINS (final, 4 layers) depth 3 75.5, here 75.0."
+        ),
+        (
+            "- MLP: on the principal components of the vectors with 99.9 % of their variance. Checked with all columns, "
+            "each standardised, one layer of 128 and layers of 256 and 128: MUTAG (final, 3 layers) 83.5 and 79.8, here "
+            "80.9 and 81.9; PROTEINS (final, 4 layers) 72.5 and 72.3, here 75.6 and 73.1."
+        ),
+        (
+            "- SVM: the solver ends after 100,000 steps. At the best penalties of MUTAG and PROTEINS that were looked at it "
+            "ends by itself before that; on PTC_MR (concat, C = 100) it does not in every fold."
+        ),
         "",
         f"Seed {', '.join(str(seed) for seed in seeds)}; {', '.join(versions)}; {' to '.join({dates[0]: 0, dates[-1]: 0})}.",
     ]
