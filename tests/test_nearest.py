@@ -8,6 +8,7 @@ import sys
 import numpy as np
 import ot
 import pandas as pd
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
@@ -18,6 +19,7 @@ from wegl_dask import nearest
 from wegl_dask.cli import main
 from wegl_dask.errors import MissingDependencyError, WeglError
 from wegl_dask.reading import read_embeddings
+from wegl_dask.sources.base import REJECTED_SCHEMA
 
 
 def frame(table):
@@ -230,3 +232,26 @@ def test_mistakes_are_one_line(embedded_run, arguments, message, code):
     assert result.exit_code == code
     assert message in result.stderr
     assert result.stderr.count("\n") == 1
+
+
+def test_a_graph_that_was_rejected_is_told_of_with_its_reason(embedded_run, tmp_path):
+    shutil.copytree(embedded_run("mutag"), tmp_path / "run")
+    (tmp_path / "run" / "rejected").mkdir()
+    rows = {
+        "graph_id": ["bad", "worse"],
+        "source_file": ["a.csv"] * 2,
+        "source_row": [3, 7],
+        "reason": ["is odd", "is odder"],
+    }
+    pq.write_table(pa.Table.from_pydict(rows, REJECTED_SCHEMA), tmp_path / "run" / "rejected" / "part-00000.parquet")
+    with pytest.raises(WeglError, match=r"no embedding of 'worse': it was rejected, a\.csv, row 7: is odder"):
+        nearest.neighbours(tmp_path / "run", "worse")
+    with pytest.raises(WeglError, match=r"no graph of .* has the id 'none'"):
+        nearest.neighbours(tmp_path / "run", "none")
+
+
+def test_the_command_notes_an_id_of_several_graphs(write_embedded_run):
+    ids = [f"g{graph // 2}" for graph in range(188)]
+    result = command("neighbours", write_embedded_run("mutag", ids=ids), "--graph-id", "g3", "-k", 2)
+    assert result.stderr == "g3 is the id of 2 graphs, the rows 6, 7; those of each follow\n"
+    assert len(result.stdout.splitlines()) == 5

@@ -20,7 +20,7 @@ from wegl_dask.given_model import GivenModel
 from wegl_dask.ingest import ShardCensus, ingest, planned_shards, scan_source, write_plan
 from wegl_dask.known_rows import KnownRows, RowKey, known_rows
 from wegl_dask.pipeline import RunSummary, embed, finish, finished_before, is_complete, summarize
-from wegl_dask.progress import Progress
+from wegl_dask.progress import Progress, counted
 from wegl_dask.records import PartRecord
 from wegl_dask.run import Run
 from wegl_dask.sources.base import SourcePlan, Unit, fingerprint
@@ -125,7 +125,7 @@ def _append(run: Run, given: GivenModel, key: RowKey) -> RunSummary:
     write_plan(run, index, plan, appended=how)
     try:
         census = ingest(run, plan, plan_index=index, known=known, used=given.model.points.nodes.used)
-        notes = (f"{census.total('known'):,} rows were there before",) if census.total("known") else ()
+        notes = (f"{counted(census.total('known'), 'row')} there before",) if census.total("known") else ()
         return finish(run, census, model, embed(run, census, model), notes=notes)
     except (SourceError, JobFileError, TooManyRejectedError):
         _await_tasks(run.client)

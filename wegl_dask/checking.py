@@ -67,7 +67,6 @@ def check_job(spec: JobSpec) -> Finding:
         the output folder holds something else.
     """
     refuse_output_among_input(spec)
-    folder_state = _folder_state(spec)
     source = open_source(spec.source, spec.task)
     if spec.source.kind in {"smiles", "sdf"}:
         require_rdkit()
@@ -81,6 +80,8 @@ def check_job(spec: JobSpec) -> Finding:
         plan = None
         opened = _open(source, spec, pieces)
         node_features, edge_features = ", ".join(spec.nodes.features or ()), spec.edges.features or ""
+    # Last: what is wrong with the source has to be put right in any case, and may be why the job is another one.
+    folder_state = _folder_state(spec)
     folder = RunFolder(spec.output.path).location()
     return Finding(pieces, nodes, opened, plan, node_features, edge_features, folder, folder_state)
 

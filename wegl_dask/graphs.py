@@ -39,6 +39,18 @@ class GraphSchema:
     node_attribute_width: int = 0
     edge_attribute_width: int = 0
 
+    def __str__(self) -> str:
+        names = {
+            "node categories": self.node_category_counts,
+            "edge categories": self.edge_category_counts,
+            "node attributes": self.node_attribute_width,
+            "edge attributes": self.edge_attribute_width,
+        }
+        found = [
+            f"{list(value) if isinstance(value, tuple) else value} {name}" for name, value in names.items() if value
+        ]
+        return ", ".join(found) or "no features"
+
 
 @dataclass(frozen=True)
 class UsedAttributes:

@@ -100,7 +100,7 @@ class Progress:
 
     def _count(self) -> list[str]:
         count = f"{self._already + self._parts} of {self._total} {self._unit}"
-        return [count, f"{self._rows:,} graphs"] if self._rows else [count]
+        return [count, counted(self._rows, "graph")] if self._rows else [count]
 
     def _speed(self, seconds: float) -> list[str]:
         if not self._rows or seconds <= 0:
@@ -127,6 +127,17 @@ class Progress:
     def _write(self, text: str) -> None:
         self._stream.write(text)
         self._stream.flush()
+
+
+def counted(number: int, noun: str) -> str:
+    """Render a number of things.
+
+    Examples
+    --------
+    >>> counted(1, "pair"), counted(1200, "pair")
+    ('1 pair', '1,200 pairs')
+    """
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def format_seconds(seconds: float) -> str:

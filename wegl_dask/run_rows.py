@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
 from wegl_dask.embeddings import EmbeddingFormat
 from wegl_dask.errors import WeglError
@@ -133,7 +134,7 @@ class RunRows:
         Raises
         ------
         WeglError
-            If there is no graph of one of the ids.
+            If there is no graph of one of the ids; with the reason, where the run has rejected it.
         """
         wanted = pa.array(list(dict.fromkeys(graph_ids)), pa.string())
         rows: dict[str, list[int]] = {graph_id: [] for graph_id in wanted.to_pylist()}
@@ -144,12 +145,25 @@ class RunRows:
                 rows[wanted[which].as_py()].append(start + row)
         missing = [graph_id for graph_id, found in rows.items() if not found]
         if missing:
+            self._refuse_rejected(missing)
             examples = self.values(np.arange(min(3, self.n_rows)), ("graph_id",)).column("graph_id").to_pylist()
             raise WeglError(
                 f"no graph of {self.run.location()} has the id {missing[0]!r}; ids are those of the column graph_id, "
                 f"such as {', '.join(map(repr, examples))}"
             )
         return np.array([row for found in rows.values() for row in found], dtype=np.int64)
+
+    def _refuse_rejected(self, graph_ids: Sequence[str]) -> None:
+        """Say why the run has rejected one of these graphs, if it has."""
+        for name in sorted(self.run.listing("rejected")):
+            if not name.endswith(".parquet"):
+                continue
+            table = pq.read_table(io.BytesIO(self.run.read(f"rejected/{name}")))
+            for row in table.filter(pc.is_in(table["graph_id"], pa.array(graph_ids, pa.string()))).to_pylist():
+                raise WeglError(
+                    f"the run in {self.run.location()} has no embedding of {row['graph_id']!r}: it was rejected, "
+                    f"{row['source_file']}, row {row['source_row']}: {row['reason']}"
+                )
 
     def tables(self, columns: Sequence[str], groups: Sequence[int] | None = None) -> Iterator[tuple[int, pa.Table]]:
         """Read columns of row groups, given by number (of all, if not): the number of the first row, and a table."""

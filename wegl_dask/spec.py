@@ -248,7 +248,10 @@ class TransportTable(Table):
         "exact", description="Linear program; entropic in the log domain; or entropic above auto_size entries."
     )
     regularization: float = Field(
-        0.01, gt=0, description="Entropic regularisation, as a fraction of the graph's largest cost."
+        0.01,
+        gt=0,
+        description="Entropic regularisation, as a fraction of the graph's largest cost. The column regularisation of the "
+        "output has it in units of the cost.",
     )
     auto_size: int = Field(
         4_000_000, ge=1, description='Points times N above which solver = "auto" takes the entropic solver.'

@@ -1,18 +1,13 @@
-"""Measure the search for neighbours: how many of the nearest by W_2 it finds, and how long a query takes.
+"""Measure the search for neighbours: how many of the nearest by W_2 are among the nearest in the embedding.
 
-For each kind of reference, the first molecules of every shard of ogbg-molhiv are embedded and compared pair by pair with
-their exact 2-Wasserstein distances: how many of the ten nearest are among the ten (and the hundred) nearest in the
-embedding, how far |phi_i - phi_j| is off, and how wide the bound is. The points, and so the exact distances, are the same
-for all references; they take a tenth of a millisecond a pair, and are kept in ``--folder``, where the program goes on.
-
-Then the time of queries among all embeddings of the set, and among a million made of them by adding noise: with the exact
-scan, and with the approximate index, which is built anew for each call (its time is in the seconds). For example::
+For each kind of reference, molecules from all over ogbg-molhiv are embedded and compared pair by pair with their exact
+2-Wasserstein distances: how many of the ten nearest are among the ten, and the hundred, nearest in the embedding, how far
+|phi_i - phi_j| is off, and how wide the bound is. The points, and so the exact distances, are the same for all references;
+they take a tenth of a millisecond a pair, and are kept in ``--folder``, where the program goes on. For example::
 
     python jobs/benchmarks/neighbours.py --data data --folder distances
 """
 
-import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,40 +21,32 @@ from wegl_dask.geometry import wasserstein_bound, wasserstein_distance
 from wegl_dask.graphs import GraphBatch
 from wegl_dask.saved_model import Model
 from wegl_dask.transport import WeightedPoints, canonical_points
-from wegl_dask.vector_search import TRAINING_ROWS_PER_LIST, index_search, scan
 
 FloatMatrix = npt.NDArray[np.float64]
-Vectors = npt.NDArray[np.float32]
 
 REFERENCES = ("kmeans", "normal", "barycenter", "sample")
 NEAREST = 10
 CANDIDATES = 100
 """What ``wegl-dask neighbours --exact`` ranks unless told otherwise."""
 
-BLOCK_ROWS = 20_000
 CHUNK_ROWS = 50
 
 
 def main() -> None:
-    """Measure recall, approximation and time."""
+    """Measure all references."""
     options = parser(__doc__)
     options.add_argument("--data", type=Path, required=True, help="folder that holds ogb/")
     options.add_argument("--graphs", type=int, default=2000, help="molecules that are compared (default: 2000)")
-    options.add_argument("--rows", type=int, default=1_000_000, help="embeddings of the larger search (default: 1e6)")
     options.add_argument("--folder", type=Path, help="keep the exact distances here")
     arguments = options.parse_args()
-    references, vectors = {}, np.empty((0, 0), dtype=np.float32)
+    references = {}
     with working_folder(arguments.folder) as folder:
         for kind in REFERENCES:
             model, graphs = fit(job("ogbg-molhiv", arguments.data, "unused", reference={"kind": kind}))
-            some = _first_of_each(graphs, arguments.graphs)
-            exact = exact_distances(points_of(model, some), folder)
-            references[kind] = compare(model, some, exact)
-            if kind == "kmeans":
-                vectors = np.concatenate([block.phi.astype(np.float32) for block in model.embed(graphs)])
-    searches = [search(vectors, n_rows, arguments.repeats) for n_rows in (len(vectors), arguments.rows)]
-    result = {"benchmark": "neighbours", "references": references, "searches": searches}
-    finish(result, describe(references, searches), arguments)
+            some = _from_all_over(graphs, arguments.graphs)
+            references[kind] = compare(model, some, exact_distances(points_of(model, some), folder))
+    result = {"benchmark": "neighbours", "graphs": arguments.graphs, "references": references}
+    finish(result, describe(references), arguments)
 
 
 def points_of(model: Model, graphs: GraphBatch) -> WeightedPoints:
@@ -122,55 +109,7 @@ def recall(exact: FloatMatrix, distances: FloatMatrix, n_candidates: int) -> flo
     return _rounded(np.minimum(hits, NEAREST).mean() / NEAREST)
 
 
-def search(vectors: Vectors, n_rows: int, repeats: int) -> dict[str, Any]:
-    """Time queries among `n_rows` embeddings: those of the set, or noisy copies of them."""
-
-    def blocks() -> Iterator[tuple[int, Vectors]]:
-        for start in range(0, n_rows, BLOCK_ROWS):
-            yield start, _rows(vectors, start, min(start + BLOCK_ROWS, n_rows))
-
-    held = list(blocks())
-    n_lists = min(n_rows, int(4 * np.sqrt(n_rows)))
-    rng = np.random.default_rng(0)
-    sample = np.sort(rng.choice(n_rows, min(n_rows, n_lists * TRAINING_ROWS_PER_LIST), replace=False))
-    training = np.concatenate(
-        [block[sample[(sample >= start) & (sample < start + len(block))] - start] for start, block in held]
-    )
-    own = rng.choice(n_rows, 1000, replace=False)
-    queries = np.concatenate([held[row // BLOCK_ROWS][1][row % BLOCK_ROWS][None] for row in own])
-    seconds: dict[str, list[float]] = {"scan_1": [], "scan_1000": [], "index_1000": []}
-    found: dict[str, npt.NDArray[np.int64]] = {}
-    for _ in range(repeats):
-        for name, times in seconds.items():
-            kind, count = name.split("_")
-            some, of = queries[: int(count)], own[: int(count)]
-            started = time.perf_counter()
-            if kind == "scan":
-                found[name], _ = scan(iter(held), some, NEAREST, own=of)
-            else:
-                found[name], _ = index_search(lambda: held, training, some, NEAREST, n_lists=n_lists, own=of)
-            times.append(time.perf_counter() - started)
-    best = {name: min(times) for name, times in seconds.items()}
-    hits = [len(np.intersect1d(one, two)) for one, two in zip(found["scan_1000"], found["index_1000"], strict=True)]
-    return {
-        "rows": n_rows,
-        "width": vectors.shape[1],
-        "seconds": {name: _rounded(value) for name, value in best.items()},
-        "index_recall_at_10": _rounded(np.mean(hits) / NEAREST),
-    }
-
-
-def _rows(vectors: Vectors, start: int, stop: int) -> Vectors:
-    """Give rows of an endless table: the vectors, then copies of them with noise of a tenth of their size."""
-    if stop <= len(vectors):
-        return vectors[start:stop]
-    rng = np.random.default_rng([start, stop])
-    some = vectors[np.arange(start, stop) % len(vectors)]
-    size = np.linalg.norm(some, axis=1, keepdims=True) / np.sqrt(some.shape[1])
-    return np.asarray(some + 0.1 * size * rng.standard_normal(some.shape, dtype=np.float32), dtype=np.float32)
-
-
-def _first_of_each(graphs: GraphBatch, n_graphs: int) -> GraphBatch:
+def _from_all_over(graphs: GraphBatch, n_graphs: int) -> GraphBatch:
     """Take graphs from all over the set, at equal distances."""
     return graphs.take(np.linspace(0, graphs.n_graphs - 1, n_graphs).round().astype(np.int64))
 
@@ -179,20 +118,13 @@ def _rounded(value: Any) -> float:
     return float(f"{float(value):.4g}")
 
 
-def describe(references: dict[str, dict[str, Any]], searches: list[dict[str, Any]]) -> str:
-    """Render the results as two tables."""
+def describe(references: dict[str, dict[str, Any]]) -> str:
+    """Render the result as a table."""
     lines = [f"{'reference':12}{'N':>4}{'recall@10':>11}{'of 100':>8}{'error':>8}{'below':>8}{'bound':>8}{'broken':>8}"]
     lines += [
         f"{kind:12}{one['n_points']:4}{one['recall_at_10']:11.3f}{one['recall_at_10_of_100_candidates']:8.3f}"
         f"{one['mean_relative_error']:8.1%}{one['fraction_below']:8.1%}{one['bound_mean_ratio']:8.2f}{one['bound_broken']:8}"
         for kind, one in references.items()
-    ]
-    lines.append(
-        f"\n{'':>10}{'scan, seconds for':>20}{'index':>10}\n{'rows':>10}{1:10}{1000:10,}{1000:10,}{'recall@10':>11}"
-    )
-    lines += [
-        f"{one['rows']:10,}{''.join(f'{value:10.3g}' for value in one['seconds'].values())}{one['index_recall_at_10']:11.3f}"
-        for one in searches
     ]
     return "\n".join(lines)
 

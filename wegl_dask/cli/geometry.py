@@ -5,6 +5,8 @@ import math
 
 import click
 
+from wegl_dask.progress import counted
+
 
 @click.command(short_help="Measure how well distances of embeddings stand for Wasserstein distances.")
 @click.argument("out")
@@ -25,13 +27,14 @@ def approximation(out: str, pairs: int, seed: int, *, as_json: bool) -> None:
         click.echo(json.dumps({name: None if math.isnan(value) else value for name, value in found.items()}, indent=2))
         return
     click.echo(
-        f"{found['pairs']:,} pairs of {found['graphs']:,} graphs, seed {seed}; "
+        f"{counted(int(found['pairs']), 'pair')} of {counted(int(found['graphs']), 'graph')}, seed {seed}; "
         f"the exact W_2 is {found['mean_wasserstein']:.4g} on average"
     )
     if found["equal_pairs"]:
-        click.echo(f"{found['equal_pairs']:,} are pairs of graphs with equal points, W_2 = 0; they are left out below")
+        click.echo(f"{counted(int(found['equal_pairs']), 'pair')} of equal points, W_2 = 0, left out below")
     if found["entropic_graphs"]:
-        click.echo(f"{found['entropic_graphs']:,} graphs have entropic plans, and their embeddings are further off")
+        entropic = counted(int(found["entropic_graphs"]), "graph")
+        click.echo(f"{entropic} with an entropic plan, whose embedding is further off")
 
     def say(distance: str, text: str) -> None:
         click.echo(f"  {distance:<40} {text}")
@@ -46,7 +49,7 @@ def approximation(out: str, pairs: int, seed: int, *, as_json: bool) -> None:
     say(
         "sqrt(|phi_i - phi_j|^2 + r_i^2 + r_j^2)",
         f"a bound: {found['bound_mean_ratio']:.4g} times as large on average, {found['bound_largest_ratio']:.4g} times at "
-        f"most, broken by {found['bound_broken']:,} pairs",
+        f"most, broken by {counted(int(found['bound_broken']), 'pair')}",
     )
     say(
         "|phi_i - phi_j| + r_i + r_j",

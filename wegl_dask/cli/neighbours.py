@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from wegl_dask.errors import JobFileError
+from wegl_dask.progress import counted
 
 
 @click.command(short_help="List the nearest graphs of a graph.")
@@ -50,13 +51,15 @@ def neighbours(out: str, graph_ids: tuple[str, ...], *, every: bool, output: str
     if every == bool(graph_ids):
         raise JobFileError("give --graph-id, once or several times, or --all")
     found = find_neighbours(out, None if every else graph_ids, **options)
+    if not every:
+        _note_repeated_ids(found)
     if output is None:
         _print_table(found, header=True)
     else:
         import pyarrow.parquet as pq  # noqa: PLC0415
 
         pq.write_table(found, output, compression="zstd")
-        click.echo(f"wrote {found.num_rows:,} neighbours to {output}")
+        click.echo(f"wrote {counted(found.num_rows, 'neighbour')} to {output}")
 
 
 @click.command(short_help="List near duplicates.")
@@ -80,7 +83,20 @@ def similar(out: str, threshold: float, *, exact: bool) -> None:
     for found in find_similar(out, threshold, exact=exact):
         _print_table(found, header=not count)
         count += found.num_rows
-    click.echo(f"{count:,} pairs", err=True)
+    click.echo(counted(count, "pair"), err=True)
+
+
+def _note_repeated_ids(found: Any) -> None:
+    """Say on standard error where an id stands for several graphs."""
+    rows: dict[str, dict[int, None]] = {}
+    for row, graph_id in zip(found["query"].to_pylist(), found["query_id"].to_pylist(), strict=True):
+        rows.setdefault(graph_id, {})[row] = None
+    for graph_id, several in rows.items():
+        if len(several) > 1:
+            which = ", ".join(map(str, several))
+            click.echo(
+                f"{graph_id} is the id of {len(several)} graphs, the rows {which}; those of each follow", err=True
+            )
 
 
 def _print_table(table: Any, *, header: bool) -> None:

@@ -3,7 +3,7 @@
 import click
 
 from wegl_dask.errors import WeglError
-from wegl_dask.progress import format_bytes, format_seconds
+from wegl_dask.progress import counted, format_bytes, format_seconds
 
 
 @click.command(short_help="Say how far a run is.")
@@ -21,11 +21,11 @@ def status(out: str) -> None:
     advice = "; run the job again to go on" if found.state == "stopped" else ""
     click.echo(f"{found.location}: {found.state}{f' ({found.holder})' if found.holder else ''}{advice}")
     if found.planned_rows is not None:
-        click.echo(f"input: {found.planned_rows:,} rows")
+        click.echo(f"input: {counted(found.planned_rows, 'row')}")
     for stage in found.stages:
         missing = stage.missing or ()
         total = f"{stage.parts}" if stage.missing is None else f"{stage.parts} of {stage.parts + len(missing)}"
-        graphs = f", {stage.graphs:,} graphs" if stage.graphs else ""
+        graphs = f", {counted(stage.graphs, 'graph')}" if stage.graphs else ""
         speed = ""
         if stage.speed is not None:
             left = format_seconds(stage.speed.seconds_left)
@@ -35,7 +35,7 @@ def status(out: str) -> None:
         if missing:
             click.echo(f"  missing: {index_ranges(missing)}")
     click.echo(f"embeddings: {format_bytes(found.n_bytes)}")
-    click.echo(f"rejected: {sum(found.rejected.values()):,} rows")
+    click.echo(f"rejected: {counted(sum(found.rejected.values()), 'row')}")
     for reason, count in found.rejected.items():
         click.echo(f"  {count:,} x {reason}")
 

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from wegl_dask.progress import format_bytes, format_seconds
+from wegl_dask.progress import counted, format_bytes, format_seconds
 from wegl_dask.spec import JobSpec
 
 if TYPE_CHECKING:
@@ -20,7 +20,8 @@ def print_summary(spec: JobSpec, summary: "RunSummary") -> None:
     embedded = summary.n_points > 0
     say = click.echo
     say(
-        f"\n{spec.name}: {summary.rows:,} graphs {'embedded' if embedded else 'read'}, {summary.rejected:,} rows rejected"
+        f"\n{spec.name}: {counted(summary.rows, 'graph')} {'embedded' if embedded else 'read'}, "
+        f"{counted(summary.rejected, 'row')} rejected"
     )
     for reason, count in summary.reasons.items():
         say(f"  {count:,} x {reason}")
@@ -43,7 +44,7 @@ def print_summary(spec: JobSpec, summary: "RunSummary") -> None:
     total = sum(summary.stage_seconds.values())
     say(f"seconds: {stages}; {format_seconds(total)} in all, {summary.rows / total:,.0f} graphs/s")
     folder = "data" if embedded else "graphs"
-    say(f"output: {spec.output.path} ({_count(summary.shards, 'part')} in {folder}/, {format_bytes(summary.n_bytes)})")
+    say(f"output: {spec.output.path} ({counted(summary.shards, 'part')} in {folder}/, {format_bytes(summary.n_bytes)})")
     if embedded:
         say("read it with:")
         say("  import wegl_dask")
@@ -58,7 +59,7 @@ def print_finding(spec: JobSpec, finding: "Finding") -> None:
     more = f", and {len(pieces) - 1} more" if len(pieces) > 1 else ""
     say(f"source: {spec.source.kind}, about {finding.estimated_nodes:,} nodes; {_shortened(pieces[0])}{more}")
     if finding.plan is None:
-        opened = f"; {finding.opened} of {_count(len(pieces), 'file')} opened" if finding.opened else ""
+        opened = f"; {finding.opened} of {counted(len(pieces), 'file')} opened" if finding.opened else ""
         say(f"  too large to be read through here{opened}")
     else:
         for line in _plan_lines(finding.plan):
@@ -74,20 +75,16 @@ def _plan_lines(plan: "SourcePlan") -> list[str]:
     if kind == "class":
         what = f"{len(labels.class_names)} classes ({_shortened(', '.join(labels.class_names))})"
     elif kind == "tasks":
-        what = f"{_count(len(labels.task_names), 'task')} ({_shortened(', '.join(labels.task_names))})"
+        what = f"{counted(len(labels.task_names), 'task')} ({_shortened(', '.join(labels.task_names))})"
     else:
         what = _LABELS[kind]
     lines = [
-        f"{sum(cut.n_rows for cut in cuts):,} rows, to be cut into {_count(len(cuts), 'shard')}",
+        f"{counted(sum(cut.n_rows for cut in cuts), 'row')}, to be cut into {counted(len(cuts), 'shard')}",
         f"labels: {what}; split: {'yes' if plan.has_split else 'no'}",
-        f"nodes: categories {list(schema.node_category_counts)}, {_count(schema.node_attribute_width, 'attribute')}",
-        f"edges: categories {list(schema.edge_category_counts)}, {_count(schema.edge_attribute_width, 'attribute')}",
+        f"nodes: categories {list(schema.node_category_counts)}, {counted(schema.node_attribute_width, 'attribute')}",
+        f"edges: categories {list(schema.edge_category_counts)}, {counted(schema.edge_attribute_width, 'attribute')}",
     ]
     return [*lines, f"passed through: {', '.join(plan.extra_columns)}"] if plan.extra_columns else lines
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
 def _shortened(text: str) -> str:
