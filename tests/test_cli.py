@@ -291,7 +291,7 @@ def test_init_says_why_it_cannot_write(call):
 def test_a_run_ends_with_a_summary_and_the_lines_that_read_it(quickstart):
     assert "quickstart: 4,991 graphs embedded, 8 rows rejected" in quickstart.stdout
     assert "vectors of 320" in quickstart.stdout
-    assert quickstart.stdout.rstrip().endswith("print(e.X.shape, e.y.shape)")
+    assert quickstart.stdout.rstrip().endswith("print(e.X.shape)")
     assert "embed: 6 of 6 parts, 4,991 graphs" in quickstart.stderr
     assert "Traceback" not in quickstart.stderr
 

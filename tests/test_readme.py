@@ -7,19 +7,24 @@ import contextlib
 import io
 import os
 import re
+import shlex
 import shutil
 from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
+from click.testing import CliRunner
 
 from wegl_dask.cli import main
 from wegl_dask.errors import JobFileError, TooManyRejectedError, WeglError
+from wegl_dask.reading import read_embeddings
 from wegl_dask.spec import JobSpec, documented_keys, source_kinds
 
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
 KEYS = re.compile(r"(<!-- keys: .*? -->\n).*(<!-- end of keys -->)", flags=re.DOTALL)
+NEEDS_DATA = "TUDataset("
+"""What a block of code contains that needs a data set from elsewhere."""
 NUMBER = re.compile(r"\d[\d,]*\.?\d*")
 
 
@@ -91,32 +96,43 @@ def test_the_code_runs_in_its_order_and_prints_what_is_shown(quickstart, monkeyp
     for package in ("duckdb", "pandas", "polars"):
         pytest.importorskip(package)
     monkeypatch.chdir(quickstart.folder)
-    text = README.read_text(encoding="utf-8")
     names = {}
     for code, start in blocks("python"):
-        printed = io.StringIO()
-        with contextlib.redirect_stdout(printed):
-            exec(compile(code, f"README.md at {start}", "exec"), names)
-        shown = text[start:].partition("```text\n")[2].partition("```")[0]
-        assert NUMBER.sub("#", printed.getvalue()) == NUMBER.sub("#", shown), code
-        found, expected = ([float(n.replace(",", "")) for n in NUMBER.findall(t)] for t in (printed.getvalue(), shown))
-        assert found == pytest.approx(expected, rel=0.02), code
+        if NEEDS_DATA not in code:
+            run(code, start, names)
 
 
-def test_training_prints_what_is_shown(quickstart, tmp_path, monkeypatch, capsys):
+def run(code, start, names):
+    """Run a block, and compare what it prints with the block of text after it."""
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        exec(compile(code, f"README.md at {start}", "exec"), names)
+    shown = README.read_text(encoding="utf-8")[start:].partition("```text\n")[2].partition("```")[0]
+    assert NUMBER.sub("#", printed.getvalue()) == NUMBER.sub("#", shown), code
+    found, expected = ([float(n.replace(",", "")) for n in NUMBER.findall(t)] for t in (printed.getvalue(), shown))
+    assert found == pytest.approx(expected, rel=0.02), code
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_the_pipeline_on_mutag_prints_what_is_shown(shared_data, monkeypatch, tmp_path):
+    pytest.importorskip("torch_geometric")
+    # Where the files of the data set lie already it is not downloaded.
+    shutil.copytree(shared_data / "TUDataset" / "MUTAG" / "raw", tmp_path / "data" / "MUTAG" / "raw")
+    monkeypatch.chdir(tmp_path)
+    ((code, start),) = ((code, start) for code, start in blocks("python") if NEEDS_DATA in code)
+    run(code, start, {})
+
+
+@pytest.mark.slow
+def test_new_graphs_are_transformed_and_appended_by_the_commands_that_are_shown(quickstart, monkeypatch, tmp_path):
     shutil.copytree(quickstart.folder / "runs", tmp_path / "runs")
     monkeypatch.chdir(tmp_path)
-    (command,) = re.findall(r"^wegl-dask (train .*)$", section("Training"), re.MULTILINE)
-    with pytest.raises(SystemExit) as stop:
-        main([*command.split(), "--set", "cluster.workers=1"])
-    assert stop.value.code == 0
-    printed = without_times(capsys.readouterr().out)
-    shown = without_times(section("Training").partition("```text\n")[2].partition("```")[0])
-    assert [NUMBER.sub("#", line) for line in printed] == [NUMBER.sub("#", line) for line in shown]
-    found, expected = ([float(n.replace(",", "")) for n in NUMBER.findall(" ".join(t))] for t in (printed, shown))
-    assert found == pytest.approx(expected, rel=0.02)
-    written = {path.name for path in (tmp_path / "runs/quickstart/train/ridge").iterdir()}
-    assert all(name in section("Training") for name in written)
+    Path("new.smi").write_text("CC1=CC(=O)C=CC1=O one\nCCO two\n")
+    ((commands, _),) = ((text, start) for text, start in blocks("sh") if text.startswith("wegl-dask transform"))
+    for command in commands.splitlines():
+        result = CliRunner().invoke(main, shlex.split(command)[1:])
+        assert result.exit_code == 0, result.output
+    assert [read_embeddings(f"runs/{name}").X.shape for name in ("new", "quickstart")] == [(2, 320), (4993, 320)]
 
 
 def test_every_kind_of_source_has_a_table_that_can_be_read():

@@ -36,8 +36,8 @@ def print_summary(spec: JobSpec, summary: "RunSummary") -> None:
         say(
             f"N = {summary.n_points} reference points, d = {summary.dimension}: vectors of {summary.n_points * summary.dimension}"
         )
-        solved = ", ".join(f"{count:,} {name}" for name, count in summary.solved.items())
-        say(f"transport plans: {solved}")
+        if summary.solved:
+            say(f"transport plans: {', '.join(f'{count:,} {name}' for name, count in summary.solved.items())}")
     if not summary.parts_made:
         say("everything was there already: nothing was computed")
     stages = ", ".join(f"{stage} {format_seconds(seconds)}" for stage, seconds in summary.stage_seconds.items())
@@ -48,7 +48,7 @@ def print_summary(spec: JobSpec, summary: "RunSummary") -> None:
     if embedded:
         say("read it with:")
         say("  import wegl_dask")
-        say(f"  e = wegl_dask.read_embeddings({spec.output.path!r}); print(e.X.shape, e.y.shape)")
+        say(f"  e = wegl_dask.read_embeddings({spec.output.path!r}); print(e.X.shape)")
 
 
 def print_finding(spec: JobSpec, finding: "Finding") -> None:
