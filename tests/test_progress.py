@@ -155,7 +155,7 @@ def test_progress_goes_to_standard_error(capsys):
         progress.update(rows=1)
     captured = capsys.readouterr()
     assert captured.out == ""
-    assert captured.err.startswith("embed: 1 of 1 parts, 1 graphs")
+    assert captured.err.startswith("embed: 1 of 1 parts, 1 graph, ")
 
 
 def test_a_real_terminal_gets_a_bar(clock):

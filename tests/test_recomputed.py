@@ -85,13 +85,15 @@ def test_a_plan_that_cannot_be_proven_optimal_now_is_found(run, monkeypatch):
 
 
 def test_a_graph_that_was_rejected_without_need_is_found_and_one_that_cannot_be_embedded(run, monkeypatch):
-    embed_points = saved_model.embed_points
+    on_processor = saved_model.kernels("cpu")
 
     def failing(points, reference, **options):
-        return dataclasses.replace(embed_points(points, reference, **options), failures={2: "marginals off"})
+        return dataclasses.replace(
+            on_processor.embed_points(points, reference, **options), failures={2: "marginals off"}
+        )
 
     with monkeypatch.context() as patch:
-        patch.setattr(saved_model, "embed_points", failing)
+        patch.setattr(saved_model, "kernels", lambda _: on_processor._replace(embed_points=failing))
         embed_again(run, 0)
         assert found(run) == [
             f"data/part-0000{shard}.parquet: computed anew, graphs have no plan: 1 of 63 graphs of the shard; "

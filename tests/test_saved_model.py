@@ -56,9 +56,7 @@ def test_the_embeddings_do_not_depend_on_how_much_is_held_at_a_time(fitted, monk
 
 def test_graphs_with_other_features_are_refused(fitted, make_batch):
     model, _, _ = fitted
-    with pytest.raises(
-        ValueError, match=r"the model embeds graphs of \[7\] node categories, \[4\] edge categories; these are of "
-    ):
+    with pytest.raises(ValueError, match=r"the model embeds graphs of \[\d.*; these are of "):
         next(model.embed(make_batch([], node_labels=(2, 2, 2))))
 
 
