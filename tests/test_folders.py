@@ -246,7 +246,7 @@ def test_failures_of_the_disk_are_explained(tmp_path, monkeypatch, number, messa
 
 def test_a_folder_where_a_file_is_cannot_be_written(tmp_path):
     (tmp_path / "data").write_text("a file")
-    with pytest.raises(WeglError, match=r"cannot write .*/data/a: (File exists|Not a directory)"):
+    with pytest.raises(WeglError, match=r"cannot write .*/data/a: there is a file where a folder should be\. Check"):
         Folder(str(tmp_path)).write("data/a", b"1")
 
 
@@ -278,3 +278,20 @@ def test_only_files_that_are_to_last_wait_for_the_disk(tmp_path, monkeypatch):
     assert flushed == []
     folder.write("lasting", b"x")
     assert len(flushed) == 2
+
+
+def test_files_folders_and_links_in_one_anothers_place_are_named(tmp_path):
+    folder = Folder(str(tmp_path))
+    (tmp_path / "file").touch()
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "link").symlink_to("link")
+    for name, reason in {
+        "file/a": "there is a file where a folder should be. Check the path, or move the file",
+        "folder": "there is a folder where a file should be. Move it, and run the job again",
+        "link": "its links lead back to itself. Check the path",
+    }.items():
+        with pytest.raises(WeglError) as caught:
+            folder.read(name)
+        assert str(caught.value) == f"cannot read {tmp_path}/{name}: {reason}"
+    with pytest.raises(WeglError, match="there is a folder where a file should be"):
+        folder.write("folder", b"")

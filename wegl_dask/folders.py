@@ -306,18 +306,25 @@ class Folder:
 _KEPT = "what was finished stays valid, and the same command goes on from there"
 
 
+_REASONS = {
+    errno.ENOSPC: f"the disk is full. Free some space; {_KEPT}",
+    errno.EDQUOT: f"the disk quota is used up. Free some space; {_KEPT}",
+    errno.EROFS: "the file system is read-only. Choose another folder, or mount it for writing",
+    errno.ENOENT: "it is not there",
+    errno.ENOTDIR: "there is a file where a folder should be. Check the path, or move the file",
+    errno.EEXIST: "there is a file where a folder should be. Check the path, or move the file",
+    errno.EISDIR: "there is a folder where a file should be. Move it, and run the job again",
+    errno.ELOOP: "its links lead back to itself. Check the path",
+}
+
+
 def _reason(error: Exception) -> str:
-    match getattr(error, "errno", None), error:
-        case (errno.ENOSPC, _):
-            return f"the disk is full. Free some space; {_KEPT}"
-        case (errno.EDQUOT, _):
-            return f"the disk quota is used up. Free some space; {_KEPT}"
-        case (errno.EROFS, _):
-            return "the file system is read-only. Choose another folder, or mount it for writing"
+    number = getattr(error, "errno", None)
+    match number, error:
+        case (int(), _) if number in _REASONS:
+            return _REASONS[number]
         case (_, PermissionError()):
             return f"permission denied ({error}). Choose another folder, or change its rights"
-        case (errno.ENOENT, _):
-            return "it is not there"
         case (_, FileNotFoundError()):
             return f"not found ({error})"
         case (int(), OSError()):

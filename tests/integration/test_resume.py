@@ -1,5 +1,6 @@
 """Killed runs go on, damaged parts are made again, other jobs and other input are refused: always the same bytes."""
 
+import json
 import re
 import shutil
 from pathlib import Path
@@ -7,6 +8,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from wegl_dask import ingest
 from wegl_dask.errors import JobFileError, SourceError
 from wegl_dask.storage import RunFolder
 from wegl_dask.verify import verify_run
@@ -329,6 +331,34 @@ def test_an_input_that_has_changed_is_refused_and_the_finished_run_stays(
     assert (out / "_SUCCESS").exists()
     run(job, overwrite=True)
     assert verify_run(RunFolder(str(out)), deep=True) == []
+
+
+def test_a_run_of_another_version_goes_on_and_says_so_and_of_other_numerics_is_refused(
+    finished, run, job_of, caplog, changes
+):
+    path = finished / "records" / "run.json"
+    written_by = json.loads(path.read_text())
+    (finished / "data" / "part-00002.parquet").unlink()
+    path.write_text(json.dumps({**written_by, "numerics_version": 0, "package_versions": ["0.0.1"]}))
+    changed = changes(finished)
+    with pytest.raises(
+        JobFileError, match=r"was written by wegl-dask 0\.0\.1, numerics version 0; this is .* other numbers"
+    ):
+        run(job_of(finished))
+    assert changed() == set()
+    path.write_text(json.dumps({**written_by, "package_versions": ["0.0.1", "0.0.2"]}))
+    assert run(job_of(finished)).parts_made == 1
+    assert "parts of this run were made by version 0.0.1, 0.0.2 of wegl-dask" in caplog.text
+
+
+def test_another_rdkit_reads_all_molecules_again(run, molecules_job, monkeypatch, changes, tmp_path):
+    shards = run(molecules_job()).shards
+    assert run(molecules_job()).parts_made == 0
+    monkeypatch.setattr(ingest, "rdkit_version", lambda: "2019.03.1")
+    changed = changes(tmp_path / "out")
+    # It has made the same graphs of them, so their embeddings stay.
+    assert run(molecules_job()).parts_made == shards
+    assert {path.partition("/")[0] for path in changed()} == {"graphs", "rejected", "records"}
 
 
 def index_of(name):
