@@ -42,6 +42,17 @@ UNUSUAL = {
     "heaviest": "[Og]",
 }
 
+IMPOSSIBLE = """
+  RDKit
+
+  2  1  0  0  0  0  0  0  0  0999 V2000
+    0.0000    0.0000    0.0000 N   -9223372036854775808  0  0  0  0  0  0  0  0  0  0  0
+   -0.0000   -1.5000    0.0000 N   0  0  0  0  0  7  0  0  0  0  0  0
+  1  2  3  0
+M  END
+"""
+"""RDKit's checks of it end in what RDKit itself takes for impossible."""
+
 DIFLUORINE = """
   RDKit
 
@@ -175,6 +186,10 @@ def test_a_mol_block_may_have_windows_line_ends_and_any_title():
         ("", "RDKit cannot parse the mol block: it is no mol block"),
         ("title\n  program\n\nnot counts at all\nM  END\n", "RDKit cannot parse the mol block: it is no mol block"),
         ("\n  RDKit\n\n  0  0  0  0  0  0  0  0  0  0999 V2000\nM  END\n", "the mol block has no atoms"),
+        (
+            IMPOSSIBLE,
+            "RDKit cannot parse the mol block: its checks fail",
+        ),
         (
             DIFLUORINE.replace("  1  2  1  0", "  1  2  2  0"),
             "RDKit cannot parse the mol block: Explicit valence for atom # 0 F, 2, is greater than permitted",

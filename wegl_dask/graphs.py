@@ -335,13 +335,17 @@ def find_invalid(
 
 def in_single_precision(batch: GraphBatch) -> GraphBatch:
     """Round the attributes to float32, in which graphs are stored, so that none is embedded in any other form."""
-    # What is not used may be too large; see `find_invalid` for what is.
+    return replace(
+        batch,
+        node_attributes=single_precision(batch.node_attributes),
+        edge_attributes=single_precision(batch.edge_attributes),
+    )
+
+
+def single_precision(values: FloatArray) -> FloatArray:
+    """Round to float32; what is too large becomes infinite, which `find_invalid` finds where it is used."""
     with np.errstate(over="ignore"):
-        return replace(
-            batch,
-            node_attributes=batch.node_attributes.astype(np.float32, copy=False),
-            edge_attributes=batch.edge_attributes.astype(np.float32, copy=False),
-        )
+        return values.astype(np.float32, copy=False)
 
 
 def canonical_edges(batch: GraphBatch, *, directed: bool = False) -> tuple[GraphBatch, EdgeRepairs]:

@@ -2,7 +2,7 @@
 
 import functools
 from array import array
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -245,9 +245,9 @@ def _parse_smiles(smiles: str) -> _Molecule | str:
     if not smiles.isascii() or "\0" in smiles:
         found = next(character for character in smiles if character == "\0" or not character.isascii())
         return f"the SMILES {_shown(smiles)} contains {found!a}; it may hold ASCII characters alone"
-    molecule = chem.MolFromSmiles(smiles)
+    molecule = _made(chem.MolFromSmiles, smiles)
     if molecule is None:
-        unchecked = chem.MolFromSmiles(smiles, sanitize=False)
+        unchecked = _made(chem.MolFromSmiles, smiles, sanitize=False)
         problem = "it is no SMILES" if unchecked is None else _first_problem(unchecked)
         return f"RDKit cannot parse the SMILES {_shown(smiles)}: {problem}"
     if not molecule.GetNumAtoms():
@@ -261,17 +261,29 @@ def _parse_mol_block(mol_block: str) -> _Molecule | str:
     if not mol_block.isascii():
         # The header lines may be in any encoding; the rest of a mol block is ASCII.
         mol_block = mol_block.encode("ascii", errors="replace").decode("ascii")
-    molecule = chem.MolFromMolBlock(mol_block)
+    molecule = _made(chem.MolFromMolBlock, mol_block)
     if molecule is None:
-        unchecked = chem.MolFromMolBlock(mol_block, sanitize=False)
+        unchecked = _made(chem.MolFromMolBlock, mol_block, sanitize=False)
         problem = "it is no mol block" if unchecked is None else _first_problem(unchecked)
         return f"RDKit cannot parse the mol block: {problem}"
     return _Molecule(molecule, has_stereo=True) if molecule.GetNumAtoms() else "the mol block has no atoms"
 
 
+def _made(read: Callable[..., Any], text: str, **options: Any) -> Any:
+    """Let RDKit read a molecule; None also where it runs into something that it takes for impossible."""
+    try:
+        return read(text, **options)
+    except RuntimeError:
+        return None
+
+
 def _first_problem(unchecked: Any) -> str:
     """Say what RDKit's checks hold against a molecule that was parsed without them."""
-    problems = _rdkit().Chem.DetectChemistryProblems(unchecked)
+    try:
+        problems = _rdkit().Chem.DetectChemistryProblems(unchecked)
+    # RDKit's checks rely on one another, and fail where the first of them has stopped half way.
+    except RuntimeError:
+        problems = ()
     return problems[0].Message() if problems else "its checks fail"
 
 

@@ -262,6 +262,13 @@ def test_attributes_keep_their_values_and_missing_ones_are_left_to_the_check(tmp
     assert set(find_invalid(graphs)) == {1, 2}
 
 
+def test_attributes_that_are_too_large_are_left_to_the_check_without_a_warning(tmp_path):
+    write(tmp_path, {**SMALL, "node_attributes": "1e300\n" * 6, "edge_attributes": "-1e300\n" * 8})
+    _, graphs, _, _ = read_whole(make_source(tmp_path), 2)
+    assert np.isposinf(graphs.node_attributes).all()
+    assert np.isneginf(graphs.edge_attributes).all()
+
+
 ATTRIBUTES = {"one": "0.5\n\n2\n", "one missing": "0.5\nnan\n2\n", "two": "0.5,1\n,2\n2,3\n"}
 
 

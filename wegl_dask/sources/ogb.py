@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from wegl_dask.errors import SourceError
-from wegl_dask.graphs import GraphBatch, offsets_from_counts
+from wegl_dask.graphs import GraphBatch, offsets_from_counts, single_precision
 from wegl_dask.sources._download import download_zip
 from wegl_dask.sources._files import FileSet
 from wegl_dask.sources._labels import label_column
@@ -170,9 +170,9 @@ class _CutReader:
             edge_source=ends[:, 0],
             edge_target=ends[:, 1],
             node_categories=nodes[:, : len(schema.node_category_counts)],
-            node_attributes=nodes[:, : schema.node_attribute_width].astype(np.float32),
+            node_attributes=single_precision(nodes[:, : schema.node_attribute_width]),
             edge_categories=edges[:, : len(schema.edge_category_counts)],
-            edge_attributes=edges[:, : schema.edge_attribute_width].astype(np.float32),
+            edge_attributes=single_precision(edges[:, : schema.edge_attribute_width]),
         )
         split = pa.nulls(n_graphs, pa.string())
         if part_of_graph is not None:

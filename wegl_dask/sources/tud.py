@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from wegl_dask.errors import SourceError
-from wegl_dask.graphs import FloatArray, GraphBatch, IntArray, offsets_from_counts
+from wegl_dask.graphs import FloatArray, GraphBatch, IntArray, offsets_from_counts, single_precision
 from wegl_dask.sources._download import download_zip
 from wegl_dask.sources._files import FileSet
 from wegl_dask.sources._labels import label_column
@@ -226,7 +226,7 @@ class _CutReader:
             lines.append(mine + (start - span.start))
             owners.append(graph[mine])
             labels.append((self._read("node_labels", size)[mine] - minima).astype(np.int32))
-            attributes.append(self._read("node_attributes", size)[mine].astype(np.float32))
+            attributes.append(single_precision(self._read("node_attributes", size)[mine]))
         graph, line = np.concatenate(owners), np.concatenate(lines)
         order = _order(graph)
         place = np.full(span.stop - span.start, -1)
@@ -262,7 +262,7 @@ class _CutReader:
             sources.append((source[whole] - first_node).astype(np.int32))
             targets.append((target[whole] - first_node).astype(np.int32))
             labels.append((self._read("edge_labels", size)[whole] - minima).astype(np.int32))
-            attributes.append(self._read("edge_attributes", size)[whole].astype(np.float32))
+            attributes.append(single_precision(self._read("edge_attributes", size)[whole]))
         graph = np.concatenate(owners)
         order = _order(graph)
         return _Edges(
