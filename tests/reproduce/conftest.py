@@ -12,7 +12,8 @@ from wegl_dask.sources.base import LabelSchema
 def made_up():
     """A data set whose embeddings are drawn by what the job file says: `signal` says how well they tell the classes.
 
-    `embed` stands for `DataSet.embed`; `asked` lists the changes that it was called with.
+    `embed` and `remove` stand for those of `DataSet`; `asked` lists the changes that embeddings were asked for with, and
+    `removed` the names of those removed.
     """
 
     def make(signal, *, n=90):
@@ -27,6 +28,7 @@ def made_up():
             rows = {"graph_id": [str(i) for i in range(n)], "label": y, "split": ["train", "valid", "test"] * (n // 3)}
             return Embeddings(X, pa.table(rows), 1, 3, LabelSchema("class", ("0", "1")), {}, None)
 
-        return SimpleNamespace(embed=embed, asked=asked)
+        removed = []
+        return SimpleNamespace(embed=embed, asked=asked, remove=removed.append, removed=removed)
 
     return make

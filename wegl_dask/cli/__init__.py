@@ -98,5 +98,5 @@ for command in (
     *(training.train, report.report, reproduce.reproduce),
 ):
     main.add_command(command)
-for experiment in (experiments.molhiv, experiments.sinkhorn, experiments.runtime):
+for experiment in (experiments.molhiv, experiments.reference, experiments.sinkhorn, experiments.runtime):
     reproduce.reproduce.add_command(experiment)

@@ -1,4 +1,4 @@
-"""The commands of `reproduce` besides that of the TU collection: molhiv, sinkhorn, runtime."""
+"""The commands of `reproduce` besides that of the TU collection: molhiv, reference, sinkhorn, runtime."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -83,6 +83,34 @@ def molhiv(
     click.echo(f"wrote {folder.location('molhiv')}.md, molhiv.json and molhiv.png")
 
 
+@click.command(short_help="References of several kinds, seed by seed.")
+@_data_option
+@output_option
+@click.option("--only", help="Of kmeans,normal,barycenter; all if not given.")
+@click.option("--seeds", type=click.IntRange(min=1), default=100, show_default=True, help="For kmeans and normal.")
+@click.option("--barycenter-seeds", type=click.IntRange(min=1), default=10, show_default=True, help="For barycenter.")
+@workers_option
+def reference(
+    data: str, output: str, *, only: str | None, seeds: int, barycenter_seeds: int, workers: int | None
+) -> None:
+    """Measure how much the reference matters: k-means, a normal distribution and a barycenter, on ogbg-molhiv.
+
+    \b
+    Example:
+      wegl-dask reproduce reference --data data/ogb -o runs/reference --seeds 20
+    """  # noqa: D301  click wants the control character
+    from dask.system import CPU_COUNT  # noqa: PLC0415
+
+    from wegl_dask.reproduce import reference as job  # noqa: PLC0415
+    from wegl_dask.reproduce.reference_results import write_results  # noqa: PLC0415
+
+    kinds = {kind: barycenter_seeds if kind == "barycenter" else seeds for kind in chosen("--only", only, job.KINDS)}
+    with _opened(data, output, workers) as (folder, data_set, ledger, spread):
+        for found in job.measure_references(kinds, data_set, ledger, spread, threads=workers or CPU_COUNT):
+            write_results(folder, found)
+    click.echo(f"wrote {folder.location('reference')}.md, reference.json and reference.png")
+
+
 @click.command(short_help="Exact against entropic plans, by regularisation and by size.")
 @_data_option
 @output_option
@@ -111,7 +139,8 @@ def sinkhorn(data: str, output: str, *, workers: int | None) -> None:
     ledger = Ledger(folder)
     run = folder.location("run")
     spec = JobSpec.from_toml(_molhiv_toml(), [f'source.root="{data}"', f'output.path="{run}"'])
-    molecules, growth = [], []
+    molecules: list[job.Molecules] = []
+    growth: list[job.Growth] = []
     with stopped_by_signals():
         with open_client(ClusterTable(workers=workers, dashboard_address=None)) as client:
             run_job(spec, client)
@@ -174,7 +203,8 @@ def runtime(data: str, output: str, *, only: str | None, methods: str | None) ->
 
 
 def _molhiv_toml() -> str:
-    return shipped_jobs()["ogbg-molhiv"].read_text(encoding="utf-8")
+    text: str = shipped_jobs()["ogbg-molhiv"].read_text(encoding="utf-8")
+    return text
 
 
 @contextmanager

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from wegl_dask.graphs import IntArray
 from wegl_dask.reproduce.embedding import DataSet
 from wegl_dask.reproduce.ledger import Ledger
 from wegl_dask.training.fits import Fit, Search, fit, search
@@ -351,7 +352,7 @@ class _Task:
     metric: Metric
 
     @property
-    def train(self) -> npt.NDArray[np.int64]:
+    def train(self) -> IntArray:
         return self.problem.part("train")
 
 

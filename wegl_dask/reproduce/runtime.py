@@ -6,6 +6,7 @@ the kernel in proportion to the pairs of graphs, GIN in proportion to the epochs
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -71,9 +72,13 @@ def measure(
     timings: dict[str, Timing] = {}
     for method in methods:
         settings = {"graphs": graphs.n_graphs, "longest": LONGEST, "numerics_version": NUMERICS_VERSION}
-        step = ledger.step(f"runtime-{name}-{method}", settings, lambda method=method: vars(compute[method]()))
+        step = ledger.step(f"runtime-{name}-{method}", settings, partial(_as_values, compute[method]))
         timings[method] = Timing(**step)
         yield Measured(name, graphs.n_graphs, graphs.n_nodes / len(graphs), graphs.n_edges / len(graphs) / 2, timings)
+
+
+def _as_values(compute: Callable[[], Timing]) -> dict[str, float]:
+    return vars(compute())
 
 
 def _parts(n_graphs: int) -> tuple[Labels, Labels]:

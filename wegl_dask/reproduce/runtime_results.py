@@ -129,7 +129,8 @@ def runtime_plot(rows: Sequence[Measured]) -> bytes:
                 y = [getattr(row.timings[method], part) for row in own]
                 colour = _COLOURS[method]
                 axes.plot(x, y, "-", c=colour, lw=1, label=title)
-                filled = [colour if row.timings[method].measured == 1 or part != "training" else "white" for row in own]
+                is_whole = [row.timings[method].measured == 1 or (part, method) == ("inference", "gin") for row in own]
+                filled = [colour if whole else "white" for whole in is_whole]
                 axes.scatter(x, y, c=filled, edgecolors=colour, s=24, zorder=3)
             axes.set(yscale="log", xlabel=x_label, ylabel=y_label)
             axes.grid(visible=True, color=GRID)

@@ -6,6 +6,7 @@ Paper, appendix "Linear Programming vs. Entropy Regularization". Regularisations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -97,10 +98,10 @@ def compare_on_molecules(points: WeightedPoints, reference: FloatMatrix, ledger:
         return {"seconds": [seconds for seconds, _ in solved], "costs": [cost for _, cost in solved]}
 
     problems[0].solve(None)  # POT is imported
-    exact = _step(ledger, "molecules-exact", lambda: measure(None), graphs=len(graphs))
+    exact = _step(ledger, "molecules-exact", partial(measure, None), graphs=len(graphs))
     for regularization in REGULARIZATIONS:
         name = f"molecules-{regularization}"
-        found = _step(ledger, name, lambda value=regularization: measure(value), graphs=len(graphs))
+        found = _step(ledger, name, partial(measure, regularization), graphs=len(graphs))
         costs = np.array([np.nan if cost is None else cost for cost in found["costs"]])
         errors = np.abs(np.sqrt(costs / np.array(exact["costs"])) - 1)
         yield Molecules(regularization, np.divide(found["seconds"], exact["seconds"]), errors)

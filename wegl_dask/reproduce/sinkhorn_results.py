@@ -41,8 +41,8 @@ def sinkhorn_plot(molecules: Sequence[Molecules], growth: Sequence[Growth]) -> b
     """Draw time against error on molecules, and seconds against the number of points, as a PNG."""
     figure = new_figure(9, 4)
     left, right = figure.subplots(1, 2)
-    for each, colour in zip(molecules, _COLOURS, strict=False):
-        left.plot(each.ratio, each.error, ".", ms=3, c=colour, label=f"{each.regularization:g}")
+    for found, colour in zip(molecules, _COLOURS, strict=False):
+        left.plot(found.ratio, found.error, ".", ms=3, c=colour, label=f"{found.regularization:g}")
     left.set(xscale="log", yscale="log", xlabel="seconds over those of LP", ylabel="relative error of $W_2$")
     left.axvline(1, c=BLUE, lw=1)
     left.set_title("ogbg-molhiv")
