@@ -1,8 +1,10 @@
 import pytest
 
 from wegl_dask import claims
+from wegl_dask.checksums import sealed
 from wegl_dask.claims import changed_keys, job_fingerprint
 from wegl_dask.errors import JobFileError
+from wegl_dask.records import json_bytes
 from wegl_dask.spec import documented_keys
 
 JOB = """
@@ -144,7 +146,9 @@ def test_a_run_of_another_version_goes_on_and_says_so(run_folder, monkeypatch):
         assert run_folder.claim(JOB).other_versions == others
 
 
-@pytest.mark.parametrize("content", [b"", b"[]", b"{}", b'{"numerics_version": 1, "package_versions": 3}'])
+@pytest.mark.parametrize(
+    "content", [b"", b"[]", b"{}", json_bytes(sealed({"numerics_version": 1, "package_versions": 3}))]
+)
 def test_a_damaged_list_of_versions_is_refused(run_folder, content):
     run_folder.claim(JOB)
     run_folder.write("records/run.json", content)

@@ -176,6 +176,22 @@ def test_a_damaged_manifest_is_reported(run):
         assert problem.startswith("manifest.json: damaged: ")
 
 
+@pytest.mark.parametrize("name", ["plan-00000", "run"])
+def test_a_damaged_record_of_no_part_is_reported(name, run):
+    path = f"records/{name}.json"
+    run.write(path, run.read(path).replace(b'"', b"'", 1))
+    (problem,) = found(run)
+    assert problem.startswith(path)
+    assert "damaged: " in problem
+
+
+def test_a_shard_without_ids_is_reported_as_altered(run):
+    run.write("graphs/part-00001.parquet", parquet(keys(range(10, 20)).drop_columns(["source_row"])))
+    problems = found(run, deep=True)
+    assert problems
+    assert all(problem.startswith("graphs/part-00001.parquet: ") for problem in problems)
+
+
 def test_wrong_numbers_of_rows_are_reported(run):
     with run.recording("embed", 0, "x") as part:
         part.write("data", embeddings([0, 1, 2]), rows=4)

@@ -8,9 +8,18 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
+from wegl_dask.checksums import sealed, unsealed
 from wegl_dask.errors import JobFileError
 from wegl_dask.folders import TEMPORARY_PREFIX, Folder
-from wegl_dask.records import PART_FOLDERS, PART_NAME, RECORD_FOLDER, RECORD_NAME, SCRATCH_FOLDER, SCRATCH_NAME
+from wegl_dask.records import (
+    PART_FOLDERS,
+    PART_NAME,
+    RECORD_FOLDER,
+    RECORD_NAME,
+    SCRATCH_FOLDER,
+    SCRATCH_NAME,
+    json_bytes,
+)
 from wegl_dask.sources.base import fingerprint
 from wegl_dask.training.names import (
     METRICS_FILE,
@@ -118,7 +127,7 @@ def claim(folder: Folder, job_toml: str, *, overwrite: bool = False) -> Claim:
         folder.write(JOB_NAME, job_toml.encode())
     if __version__ not in versions:
         run = {"numerics_version": NUMERICS_VERSION, "package_versions": [*versions, __version__]}
-        folder.write(RUN_JSON, (json.dumps(run) + "\n").encode())
+        folder.write(RUN_JSON, json_bytes(sealed(run)))
     others = tuple(version for version in versions if version != __version__)
     return Claim(resumed=old_toml is not None, other_versions=others)
 
@@ -200,7 +209,7 @@ def _earlier_versions(folder: Folder) -> list[str]:
         return []
     where = folder.location(RUN_JSON)
     try:
-        run = json.loads(content)
+        run = unsealed(content)
         numerics, versions = run["numerics_version"], [str(version) for version in run["package_versions"]]
     except (ValueError, KeyError, TypeError) as error:
         raise JobFileError(

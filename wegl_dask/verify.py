@@ -10,12 +10,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from wegl_dask.checksums import unsealed
+from wegl_dask.claims import RUN_JSON
 from wegl_dask.embeddings import VECTOR_COLUMN, EmbeddingFormat
 from wegl_dask.errors import WeglError
 from wegl_dask.folders import TEMPORARY_PREFIX
 from wegl_dask.model_files import MODEL_JSON
 from wegl_dask.recomputed import differences
-from wegl_dask.records import PART_FOLDERS, PartFile, PartRecord, part_path
+from wegl_dask.records import PART_FOLDERS, RECORD_FOLDER, RECORD_NAME, PartFile, PartRecord, part_path
 from wegl_dask.saved_model import Model
 from wegl_dask.sources.base import REJECTED_SCHEMA, SourcePlan
 from wegl_dask.storage import MANIFEST_NAME, RunFolder
@@ -66,6 +68,7 @@ def verify_run(folder: RunFolder, *, deep: bool = False) -> list[Problem]:
 
 def _problems(folder: RunFolder, *, deep: bool) -> Iterator[Problem]:
     records = folder.records()
+    yield from _check_versions(folder)
     if folder.has_succeeded():
         yield from _check_manifest(folder, records)
     else:
@@ -99,13 +102,25 @@ def _problems(folder: RunFolder, *, deep: bool) -> Iterator[Problem]:
 
 
 def _check_manifest(folder: RunFolder, records: Sequence[PartRecord]) -> Iterator[Problem]:
+    whole = {record.path for record in records}
     try:
         listed = {PartRecord.from_json(entry).path for entry in folder.read_manifest()["records"]}
     except (WeglError, ValueError, KeyError, TypeError) as error:
         yield Problem(MANIFEST_NAME, f"damaged: {error!r}")
-        return
-    for path in sorted(listed - {record.path for record in records}):
+        listed = set()
+    for path in sorted(listed - whole):
         yield Problem(path, f"missing or damaged, but listed in {MANIFEST_NAME}")
+    there = {f"{RECORD_FOLDER}/{name}" for name in folder.listing(RECORD_FOLDER) if RECORD_NAME.fullmatch(name)}
+    for path in sorted(there - whole - listed):
+        yield Problem(path, "damaged: it is no whole record")
+
+
+def _check_versions(folder: RunFolder) -> Iterator[Problem]:
+    content = folder.read_if_there(RUN_JSON)
+    try:
+        unsealed(content or b"")
+    except ValueError as error:
+        yield Problem(RUN_JSON, f"missing or damaged: {error}")
 
 
 def _check_shards(records: Sequence[PartRecord]) -> Iterator[Problem]:
@@ -199,7 +214,10 @@ class _PartCheck:
 
     def _keys(self, path: str) -> pa.Table:
         with self._folder.parquet(path) as file:
-            return file.read(columns=_KEY_COLUMNS, use_threads=False)
+            rows = file.read(columns=_KEY_COLUMNS, use_threads=False)
+        if set(rows.column_names) != set(_KEY_COLUMNS):
+            raise WeglError(f"{path} has not the columns {', '.join(_KEY_COLUMNS)}")
+        return rows
 
     def _parquet(self, file: PartFile, content: bytes) -> Iterator[Problem]:
         try:

@@ -9,6 +9,7 @@ import psutil
 import pytest
 
 from wegl_dask import ingest
+from wegl_dask.checksums import sealed, unsealed
 from wegl_dask.errors import JobFileError, SourceError
 from wegl_dask.storage import RunFolder
 from wegl_dask.verify import verify_run
@@ -337,16 +338,16 @@ def test_a_run_of_another_version_goes_on_and_says_so_and_of_other_numerics_is_r
     finished, run, job_of, caplog, changes
 ):
     path = finished / "records" / "run.json"
-    written_by = json.loads(path.read_text())
+    written_by = unsealed(path.read_bytes())
     (finished / "data" / "part-00002.parquet").unlink()
-    path.write_text(json.dumps({**written_by, "numerics_version": 0, "package_versions": ["0.0.1"]}))
+    path.write_text(json.dumps(sealed({**written_by, "numerics_version": 0, "package_versions": ["0.0.1"]})))
     changed = changes(finished)
     with pytest.raises(
         JobFileError, match=r"was written by wegl-dask 0\.0\.1, numerics version 0; this is .* other numbers"
     ):
         run(job_of(finished))
     assert changed() == set()
-    path.write_text(json.dumps({**written_by, "package_versions": ["0.0.1", "0.0.2"]}))
+    path.write_text(json.dumps(sealed({**written_by, "package_versions": ["0.0.1", "0.0.2"]})))
     assert run(job_of(finished)).parts_made == 1
     assert "parts of this run were made by version 0.0.1, 0.0.2 of wegl-dask" in caplog.text
 
