@@ -117,6 +117,18 @@ def test_the_map_is_the_plane_of_the_first_two_components(quickstart_run):
     assert np.array_equal(content.num_nodes, embeddings.num_nodes)
 
 
+def test_distances_are_compared_with_wasserstein_distances_of_pairs_of_graphs(quickstart_page, quickstart_run):
+    content = read_content(quickstart_run)
+    pairs = content.approximation.pairs
+    assert len(np.unique(pairs, axis=0)) == 300
+    assert (pairs[:, 0] < pairs[:, 1]).all()
+    embeddings = read_embeddings(quickstart_run.url)
+    distances = np.linalg.norm(embeddings.X[pairs[:, 0]] - embeddings.X[pairs[:, 1]], axis=1)
+    error = np.abs(distances / content.approximation.wasserstein - 1)[content.approximation.apart].mean()
+    assert f"off the exact 2-Wasserstein distance by {error:.1%} on average" in quickstart_page
+    assert "broken by 0 pairs" in quickstart_page
+
+
 def test_the_components_kept_explain_what_the_model_says(quickstart_run):
     content = read_content(quickstart_run)
     projection = RunRows.open(quickstart_run.url).model.points.projection

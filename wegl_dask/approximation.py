@@ -140,7 +140,19 @@ def measure_approximation(
     rows = RunRows.open(run, storage_options)
     if rows.n_rows < 2:
         raise WeglError(f"{rows.run.location()} has {rows.n_rows} graphs; a pair is needed to measure a distance")
-    pairs = sample_pairs(rows.n_rows, n_pairs, seed)
+    return compare_pairs(rows, sample_pairs(rows.n_rows, n_pairs, seed))
+
+
+def compare_pairs(rows: RunRows, pairs: IntArray) -> Approximation:
+    """Compare distances of embeddings with exact 2-Wasserstein distances on the pairs of rows that are named.
+
+    Parameters
+    ----------
+    rows : RunRows
+        Of a run that has kept its graphs.
+    pairs : int64, (n_pairs, 2)
+        Numbers of rows.
+    """
     chosen, place = np.unique(pairs, return_inverse=True)
     first, second = place.reshape(pairs.shape).T
     phi, points = rows.take(chosen), rows.points(chosen)

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from wegl_dask.approximation import Approximation, compare_pairs, sample_pairs
 from wegl_dask.errors import WeglError
 from wegl_dask.graphs import IntArray
 from wegl_dask.model_files import MODEL_JSON
@@ -29,6 +30,9 @@ MAP_SAMPLE = 5_000
 
 GRAPH_SAMPLE = 300
 """Graphs whose points are shown, at most."""
+
+PAIR_SAMPLE = 300
+"""Pairs of these graphs whose distances are compared, at most."""
 
 POINT_SAMPLE = 4_000
 """Points that are shown, at most."""
@@ -115,6 +119,8 @@ class ReportContent:
         None without principal components.
     points : Points or None
         None where the run has not kept its graphs, or points have one coordinate alone.
+    approximation : Approximation or None
+        Of pairs of a sample of graphs; None where the run has not kept its graphs, or has one alone.
     graph_map : GraphMap or None
         None for fewer than three graphs.
     trained : list of TrainedModel
@@ -134,6 +140,7 @@ class ReportContent:
     transport_cost: FloatMatrix
     variance: Variance | None
     points: Points | None
+    approximation: Approximation | None
     graph_map: GraphMap | None
     trained: list[TrainedModel]
 
@@ -171,6 +178,7 @@ def read_content(folder: RunFolder) -> ReportContent:
         transport_cost=sampled.column("transport_cost").to_numpy(),
         variance=_variance(folder, rows),
         points=_points(folder, rows),
+        approximation=_approximation(folder, rows),
         graph_map=_graph_map(rows),
         trained=_trained(folder, current),
     )
@@ -199,15 +207,8 @@ def _variance(folder: RunFolder, rows: RunRows) -> Variance | None:
 
 
 def _points(folder: RunFolder, rows: RunRows) -> Points | None:
-    kept = {part_index(name) for name in folder.listing("graphs")}
-    if folder.read_if_there(MODEL_JSON) is None or rows.model.dimension < 2 or not kept:
-        return None
-    parts = spread(len(rows.names), SAMPLED_PARTS)
-    starts = rows.part_starts
-    each = max(1, GRAPH_SAMPLE // len(parts))
-    chosen = [starts[part] + spread(int(starts[part + 1] - starts[part]), each) for part in parts]
-    graphs = np.concatenate(chosen)
-    if not len(graphs):
+    graphs = _sampled_graphs(folder, rows)
+    if not len(graphs) or rows.model.dimension < 2:
         return None
     points = rows.points(graphs).points
     sample, reference = points[spread(len(points), POINT_SAMPLE)], rows.model.reference
@@ -216,6 +217,24 @@ def _points(folder: RunFolder, rows: RunRows) -> Points | None:
         _, _, axes = _leading_components(sample - centre)
         sample, reference = (sample - centre) @ axes.T, (reference - centre) @ axes.T
     return Points(sample=sample[:, :2], reference=reference[:, :2], n_graphs=len(graphs))
+
+
+def _approximation(folder: RunFolder, rows: RunRows) -> Approximation | None:
+    graphs = _sampled_graphs(folder, rows)
+    if len(graphs) < 2:
+        return None
+    return compare_pairs(rows, graphs[sample_pairs(len(graphs), PAIR_SAMPLE, seed=0)])
+
+
+def _sampled_graphs(folder: RunFolder, rows: RunRows) -> IntArray:
+    """Choose rows whose points can be computed again; none where the run has not kept its graphs, or its model."""
+    kept = {part_index(name) for name in folder.listing("graphs")}
+    if folder.read_if_there(MODEL_JSON) is None or not kept:
+        return np.arange(0)
+    parts, starts = spread(len(rows.names), SAMPLED_PARTS), rows.part_starts
+    each = max(1, GRAPH_SAMPLE // len(parts))
+    chosen = [starts[part] + spread(int(starts[part + 1] - starts[part]), each) for part in parts]
+    return np.concatenate(chosen)
 
 
 def _graph_map(rows: RunRows) -> GraphMap | None:
