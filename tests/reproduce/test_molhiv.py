@@ -35,7 +35,7 @@ def row(test, **values):
         "method": "virtual-node",
         "setting": {"layers": 4, "pooling": "final", "width": 300},
         "candidate": {"min_samples_leaf": 5, "n_estimators": 200},
-        "n_settings": 12,
+        "screened": {"final-3-300": 79.46, "final-4-300": 82.0},
         "valid": np.array([80.0, 82.0]),
     }
     return molhiv.Row(**{**found, **values}, test=np.array(test))
@@ -58,7 +58,7 @@ def test_the_setting_that_does_best_on_valid_is_found_in_steps(made_up, tmp_path
     first, last = found[2], found[-1]
     assert first.setting == {"layers": 5, "pooling": "average", "width": 100}
     # Three numbers of layers, two poolings with the two best of them, one more width.
-    assert first.n_settings == 3 + 2 * 2 + 1
+    assert len(first.screened) == 3 + 2 * 2 + 1
     assert (len(first.test), len(first.embedding_test)) == (3, 0)
     assert (len(last.test), len(last.embedding_test)) == (3, 2)
     # With one seed of each the two are one fit.
@@ -163,6 +163,8 @@ def test_the_table_has_a_row_a_method_and_says_what_is_missing():
         f"| WEGL + virtual node + RF | 81.9 ± 1.3 | 81.0 ± 1.0 | 76.5 ± 1.8 | 76.4 ± 0.4 | {SHORT} | 75.0 ± 5.0 |"
     )
     assert "Not computed yet: WEGL + RF, WEGL + virtual node + AutoML, GAP + virtual node + RF." in text
+    assert "on valid: final-3-300 79.5, final-4-300 82.0." in text
+    assert "So 2 of the 54 settings" in text
     assert "layers = 4, pooling = final, width = 300, min_samples_leaf = 5, n_estimators = 200" in text
 
 

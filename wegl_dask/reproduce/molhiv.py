@@ -143,8 +143,8 @@ class Row:
         The chosen setting of the node embeddings.
     candidate : mapping
         The chosen candidate of the grid of forests; empty for AutoML.
-    n_settings : int
-        Settings that were compared.
+    screened : mapping of str to float
+        The settings that were compared, by name: the area under the curve on "valid" by the small forest, in per cent.
     valid, test : float64, (n_seeds,)
         The area under the curve with each seed of the classifier, in per cent.
     embedding_valid, embedding_test : float64, (n_embedding_seeds,)
@@ -156,7 +156,7 @@ class Row:
     method: str
     setting: Mapping[str, Any]
     candidate: Mapping[str, Any]
-    n_settings: int
+    screened: Mapping[str, float]
     valid: Values
     test: Values
     embedding_valid: Values = field(default_factory=lambda: np.empty(0))
@@ -197,17 +197,17 @@ class Molhiv:
     def _rows(self, name: str) -> Iterator[Row]:
         """Compute a row with more and more seeds."""
         method = METHODS[name]
-        setting, candidate, n_settings = self._choose(method)
+        setting, candidate, screened = self._choose(method)
         if method.model == "automl":
             candidate = {}
         for valid, test in self._with_seeds(method, setting, candidate):
-            row = Row(name, vars(setting), candidate, n_settings, valid, test)
+            row = Row(name, vars(setting), candidate, screened, valid, test)
             yield row
         if method.model != "automl" and self._plan.embedding_seeds:
             yield from self._with_embedding_seeds(row, method, setting)
 
-    def _choose(self, method: Method) -> tuple[Setting, Candidate, int]:
-        """Find the setting and the candidate that do best on "valid", and how many settings were compared."""
+    def _choose(self, method: Method) -> tuple[Setting, Candidate, dict[str, float]]:
+        """Find the setting and the candidate that do best on "valid", and how the settings did that were compared."""
         plan = self._plan
         first = [Setting(layers, plan.poolings[0], plan.widths[0]) for layers in plan.layers]
         screened = {setting: self._screen(method, setting) for setting in first}
@@ -220,7 +220,8 @@ class Molhiv:
             setting = Setting(best.layers, best.pooling, width)
             screened[setting] = self._screen(method, setting)
         best = _best(list(screened), screened)[0]
-        return best, self._search(method, best), len(screened)
+        areas = {setting.name: round(100 * area, 2) for setting, area in screened.items()}
+        return best, self._search(method, best), areas
 
     def _screen(self, method: Method, setting: Setting) -> float:
         """Measure a setting on "valid" by a small forest."""

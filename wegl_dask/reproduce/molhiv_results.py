@@ -9,7 +9,19 @@ import numpy as np
 from wegl_dask.folders import Folder
 from wegl_dask.records import json_bytes
 from wegl_dask.reproduce.figures import BLUE, GREY, GRID, RED, new_figure, png
-from wegl_dask.reproduce.molhiv import DATA_SET, FEW_TREES, METHODS, SCREENING, SCREENING_SEEDS, Plan, Row, Values
+from wegl_dask.reproduce.molhiv import (
+    DATA_SET,
+    FEW_TREES,
+    LAYERS,
+    METHODS,
+    POOLINGS,
+    SCREENING,
+    SCREENING_SEEDS,
+    WIDTHS,
+    Plan,
+    Row,
+    Values,
+)
 from wegl_dask.reproduce.paper import PaperCell, paper_cell
 from wegl_dask.reproduce.provenance import provenance, provenance_line
 
@@ -81,6 +93,8 @@ def molhiv_table(rows: Sequence[Row], how: Sequence[Mapping[str, Any]]) -> str:
         chosen = [*row.setting.items(), *row.candidate.items()]
         text = f"- {METHODS[row.method].title}: {', '.join(f'{key} = {value}' for key, value in chosen)}"
         lines.append(f"{text}; {_seeds(row)}.")
+        screened = ", ".join(f"{name} {area:.1f}" for name, area in row.screened.items())
+        lines.append(f"  Screened, pooling-layers-width, on valid: {screened}.")
         if row.together:
             lines.append(
                 f"  The mean of the scores of {len(row.embedding_test)} forests, each on another seed's embedding: "
@@ -128,6 +142,8 @@ def is_short(row: Row) -> bool:
 
 def _notes(rows: Sequence[Row], how: Sequence[Mapping[str, Any]]) -> list[str]:
     screened = ", ".join(f"{key} = {value}" for key, value in SCREENING.items())
+    compared = " or ".join(str(count) for count in sorted({len(row.screened) for row in rows}))
+    n_settings = len(LAYERS) * len(POOLINGS) * len(WIDTHS)
     budgets = sorted({each["time_budget"] for each in how if each["time_budget"]})
     lines = [
         "How the choice was narrowed:",
@@ -135,8 +151,8 @@ def _notes(rows: Sequence[Row], how: Sequence[Mapping[str, Any]]) -> list[str]:
         (
             f"- A setting of the embedding is screened by {len(SCREENING_SEEDS)} forests ({screened}), whose scores are "
             "averaged. First the number of layers, with final pooling and width 300; then the pooling, with the two "
-            "best numbers of layers; then the width, with the best of both. So "
-            f"{max(row.n_settings for row in rows)} of the {6 * 3 * 3} settings were compared."
+            f"best numbers of layers; then the width, with the best of both. So {compared} of the {n_settings} settings of "
+            "the paper's grid were compared."
         ),
         (
             f"- With the best setting: sizes of leaves and splits by forests of {FEW_TREES} trees, then the number of trees. "
