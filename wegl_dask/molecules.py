@@ -88,7 +88,13 @@ def require_rdkit() -> None:
 
 
 def rdkit_version() -> str | None:
-    """Return the version of RDKit, by which molecules may be read differently; None where it is not installed."""
+    """Return the version of RDKit, by which molecules may be read differently; None where it is not installed.
+
+    Examples
+    --------
+    >>> rdkit_version() is not None
+    True
+    """
     try:
         from rdkit.rdBase import rdkitVersion  # noqa: PLC0415
     except ImportError:
