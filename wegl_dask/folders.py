@@ -355,7 +355,7 @@ def _times_local(path: Path) -> dict[str, datetime]:
 
 def _entry_time(entry: Mapping[str, Any]) -> datetime | None:
     """Find the time in an entry of a listing, which every store has under another name."""
-    keys = ("LastModified", "updated", "last_modified", "mtime", "created")
+    keys = ("LastModified", "last_modified", "mtime", "created")
     match next((entry[key] for key in keys if key in entry), None):
         case datetime(tzinfo=zone) as moment if zone is not None:
             return moment
