@@ -77,6 +77,7 @@ def test_a_model_that_is_as_it_was_is_loaded(load_altered):
         ("job.transport", [], r"job.transport is \[\]"),
         ("job", None, "job is None"),
         ("job.seed", None, "job.seed is None"),
+        ("job.nodes", {"virtual_node": True}, "not complete: model.json has no job.nodes.features"),
         ("job.projection", None, "not complete: model.json has no job.projection"),
         ("numbering", {"attribute_names": None, "vocabularies": {"node": [], "edge": []}}, "both of vocabularies and"),
         ("numbering", {"vocabularies": 3}, "numbering.vocabularies is 3"),

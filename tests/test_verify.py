@@ -185,8 +185,13 @@ def test_a_damaged_record_of_no_part_is_reported(name, run):
     assert "damaged: " in problem
 
 
-def test_a_shard_without_ids_is_reported_as_altered(run):
-    run.write("graphs/part-00001.parquet", parquet(keys(range(10, 20)).drop_columns(["source_row"])))
+@pytest.mark.parametrize(
+    "columns", [["graph_id", "source_file"], ["graph_id", "source_file", "source_row", "graph_id"]]
+)
+def test_a_shard_without_ids_or_with_two_is_reported_as_altered(columns, run):
+    rows = keys(range(10, 20))
+    rows = pa.Table.from_arrays([rows.column(name) for name in columns], names=columns)
+    run.write("graphs/part-00001.parquet", parquet(rows))
     problems = found(run, deep=True)
     assert problems
     assert all(problem.startswith("graphs/part-00001.parquet: ") for problem in problems)

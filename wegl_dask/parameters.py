@@ -64,6 +64,10 @@ def parameters_of(origin: Origin, arrays: Mapping[str, npt.NDArray[Any]]) -> dic
         if not isinstance(values, Mapping):
             raise WeglError(f"the model is not complete: model.json has no job.{table}; copy it anew, or fit it again")
         result[parameter] = values.get(leaf)
+    if not result["node_features"]:
+        raise WeglError(
+            "the model is not complete: model.json has no job.nodes.features; copy it anew, or fit it again"
+        )
     if result["reference"] == GIVEN:
         result["reference"] = arrays["reference"]
     names, vocabularies = names_and_values(origin)

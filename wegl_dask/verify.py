@@ -215,7 +215,7 @@ class _PartCheck:
     def _keys(self, path: str) -> pa.Table:
         with self._folder.parquet(path) as file:
             rows = file.read(columns=_KEY_COLUMNS, use_threads=False)
-        if set(rows.column_names) != set(_KEY_COLUMNS):
+        if sorted(rows.column_names) != sorted(_KEY_COLUMNS):
             raise WeglError(f"{path} has not the columns {', '.join(_KEY_COLUMNS)}")
         return rows
 
