@@ -1,3 +1,4 @@
+import ast
 import os
 import shutil
 import subprocess
@@ -90,3 +91,19 @@ def test_the_constraints_pin_every_requirement_to_one_version():
     ]
     wanted = {line.split("[")[0].split(">")[0].split("=")[0].lower() for line in wanted} - {"wegl-dask"}
     assert wanted <= names
+
+
+def test_a_package_whose_private_modules_are_imported_has_an_upper_bound():
+    private = set()
+    for path in (ROOT / "wegl_dask").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            module = (node.module or "") if isinstance(node, ast.ImportFrom) and not node.level else ""
+            if any(part.startswith("_") and not part.endswith("__") for part in module.split(".")):
+                private.add(module.split(".")[0])
+    # POT's solver is loaded by itself, without the package around it.
+    distributions = {"ot": "POT", "sklearn": "scikit-learn"}
+    requirements = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
+    for package in (private | {"ot"}) - {"wegl_dask"}:
+        [found] = [line for line in requirements if line.startswith(distributions.get(package, package))]
+        assert ",<" in found
+    assert "sklearn" in private
