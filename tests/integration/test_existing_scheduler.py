@@ -13,6 +13,9 @@ from types import SimpleNamespace
 
 import pytest
 
+from wegl_dask.cluster import open_client
+from wegl_dask.spec import ClusterTable
+
 ROOT = Path(__file__).parents[2]
 CERTIFICATES = ROOT / "deploy" / "make-certificates"
 
@@ -141,6 +144,15 @@ def test_a_job_runs_by_tls_on_workers_that_are_given_the_package(
     assert done.code == 0, done.err
     run(molecules_job("here"))
     assert same_bytes(tmp_path / "out", tmp_path / "here")
+
+    def heavy_modules():
+        import sys
+
+        return [name for name in ("ot", "torch", "jax", "cupy", "tensorflow") if name in sys.modules]
+
+    # Nobody has told this worker that POT should leave array libraries alone.
+    with open_client(ClusterTable(kind="scheduler", address=foreign_cluster, **certificates())) as client:
+        assert list(client.run(heavy_modules).values()) == [[]]
 
 
 # --- Machines with a network between them ---
