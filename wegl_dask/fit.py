@@ -9,7 +9,7 @@ import numpy as np
 from wegl_dask import fit_tasks
 from wegl_dask.errors import JobFileError
 from wegl_dask.features import default_features
-from wegl_dask.fitting import largest_sample, needs_scatter, sample_shares
+from wegl_dask.fitting import largest_sample, needs_scatter, needs_sketch, sample_shares
 from wegl_dask.graphs import IntArray
 from wegl_dask.ingest import ShardCensus
 from wegl_dask.memory import (
@@ -20,6 +20,7 @@ from wegl_dask.memory import (
     reference_terms,
     sample_terms,
     scatter_terms,
+    sketch_terms,
 )
 from wegl_dask.points import NodeEmbedding, NodeSettings
 from wegl_dask.records import PartRecord
@@ -146,15 +147,19 @@ def memory_needed(fit: Fit) -> dict[str, Terms]:
     """
     spec, nodes = fit.spec, fit.settings.build()
     seen = nodes.features.seen_columns(fit.census.categories, fit.census.degrees)
-    scatter = _scatter(nodes, seen, spec.projection.components)
+    scatter = _scatter(nodes, seen, spec)
     width = nodes.repeats * (nodes.features.n_features if nodes.encodes_before_moments(seen) else len(seen))
+    sketched = 0
+    if needs_sketch(nodes, seen, spec.projection.components, spec.projection.method):
+        sketched = 3 * (spec.projection.components or 0) + 20
     shards = {shard: record.extra for shard, record in fit.census.records.items()}
     largest = Extent.of_shards(shards, virtual_node=fit.settings.virtual_node)
     n_blocks = len(nodes.features.blocks)
     return {
         "moments": moments_terms(largest, n_blocks, width, scatter=scatter),
         "merge": scatter_terms(width, scatter=scatter),
-        "projection": scatter_terms(width, scatter=scatter),
+        "sketch": sketch_terms(largest, n_blocks, width, sketched),
+        "projection": {**scatter_terms(width, scatter=scatter), **sketch_terms(None, n_blocks, width, sketched)},
         "sample": sample_terms(largest, n_blocks, fit.dimension),
         "reference": reference_terms(_sample_size(fit), fit.dimension, spec.reference.kind),
         "embed": embed_terms(
@@ -168,9 +173,9 @@ def memory_needed(fit: Fit) -> dict[str, Terms]:
     }
 
 
-def _scatter(nodes: NodeEmbedding, seen: IntArray, components: int | None) -> bool:
+def _scatter(nodes: NodeEmbedding, seen: IntArray, spec: JobSpec) -> bool:
     try:
-        return needs_scatter(nodes, seen, components)
+        return needs_scatter(nodes, seen, spec.projection.components, spec.projection.method)
     except ValueError as error:
         raise JobFileError(str(error)) from error
 
@@ -213,7 +218,7 @@ def _fit_projection(run: Run, fit: Fit) -> str:
         return finished[0].files[0].path
     nodes = fit.settings.build()
     seen = nodes.features.seen_columns(fit.census.categories, fit.census.degrees)
-    scatter = _scatter(nodes, seen, fit.spec.projection.components)
+    scatter = _scatter(nodes, seen, fit.spec)
     with run.timed("moments"):
         seen_path = _write_seen(run, seen)
     how = json.dumps([repr(fit.settings), scatter, fit.train, NUMERICS_VERSION])
@@ -230,6 +235,7 @@ def _fit_projection(run: Run, fit: Fit) -> str:
     )
     with run.timed("moments"):
         moments_path = _merge(run, list(records.values()))
+    sketches = _sketch(run, fit, nodes, seen, seen_path=seen_path, moments_path=moments_path)
     with run.timed("projection"):
         projection = fit.spec.projection
         task = partial(
@@ -240,9 +246,40 @@ def _fit_projection(run: Run, fit: Fit) -> str:
             seen_path=seen_path,
             standardize=projection.standardize,
             components=projection.components,
+            sketches=sketches,
+            seed=fit.spec.seed,
         )
         record = run.make("projection", task, [fit_tasks.FitTask(fit.fingerprint)])[0]
     return record.files[0].path
+
+
+def _sketch(
+    run: Run, fit: Fit, nodes: NodeEmbedding, seen: IntArray, *, seen_path: str, moments_path: str
+) -> tuple[str, ...]:
+    """Multiply the scatter of all shards with random directions, where the job asks for that: what each has given."""
+    table = fit.spec.projection
+    if not needs_sketch(nodes, seen, table.components, table.method):
+        return ()
+    records = run.complete(
+        "sketch",
+        partial(
+            fit_tasks.shard_sketch,
+            run.folder,
+            fit.settings,
+            seen_path=seen_path,
+            moments_path=moments_path,
+            standardize=table.standardize,
+            components=table.components,
+            seed=fit.spec.seed,
+            train=fit.train,
+        ),
+        [
+            ShardTask(shard, fingerprint(fit.fingerprint, fit.census.graph_fingerprint(shard)))
+            for shard in fit.census.records
+            if fit.counts(shard)[0]
+        ],
+    )
+    return tuple(records[shard].files[0].path for shard in sorted(records))
 
 
 def _write_seen(run: Run, seen: np.ndarray) -> str:

@@ -17,7 +17,7 @@ from wegl_dask.errors import JobFileError
 from wegl_dask.fitting import draw_graphs, draw_points, projection_from_moments
 from wegl_dask.graphs import GraphBatch, IntArray
 from wegl_dask.points import NodeSettings, PointEmbedding
-from wegl_dask.projection import Moments, Projection
+from wegl_dask.projection import Moments, Projection, column_factors, random_directions
 from wegl_dask.records import PartRecord
 from wegl_dask.reference import kmeans_reference, mini_batches, origin_reference, reference_from_samples
 from wegl_dask.saved_model import Model, Origin
@@ -103,6 +103,33 @@ def merge_moments(folder: RunFolder, task: MergeTask) -> int:
     return 0
 
 
+def shard_sketch(
+    folder: RunFolder,
+    settings: NodeSettings,
+    task: ShardTask,
+    *,
+    seen_path: str,
+    moments_path: str,
+    standardize: bool,
+    components: int,
+    seed: int,
+    train: bool,
+) -> int:
+    """Multiply the scatter of one shard's node embeddings with random directions."""
+    with folder.recording("sketch", task.index, task.input_fingerprint) as part:
+        graphs = _fit_graphs(read_graphs(folder, task.index), train=train)
+        moments = _read_moments(folder, moments_path)
+        products = settings.build().sketch(
+            graphs,
+            folder.read_arrays(seen_path)["seen"],
+            moments.mean,
+            column_factors(moments, standardize=standardize),
+            random_directions(len(moments.mean), components, seed),
+        )
+        part.write_arrays("sketch", {"products": products})
+    return graphs.n_graphs
+
+
 def write_projection(
     folder: RunFolder,
     settings: NodeSettings,
@@ -112,8 +139,10 @@ def write_projection(
     seen_path: str,
     standardize: bool,
     components: int | None,
+    sketches: Sequence[str],
+    seed: int,
 ) -> int:
-    """Fit the projection.
+    """Fit the projection, to `sketches` where there are some, which are added in the order given.
 
     Raises
     ------
@@ -123,9 +152,15 @@ def write_projection(
     nodes = settings.build()
     seen = folder.read_arrays(seen_path)["seen"]
     with folder.recording("projection", 0, task.input_fingerprint) as part:
+        moments, sketch = _read_moments(folder, moments_path), None
+        if sketches and components is not None:
+            products = folder.read_arrays(sketches[0])["products"]
+            for path in sketches[1:]:
+                products += folder.read_arrays(path)["products"]
+            sketch = random_directions(len(moments.mean), components, seed), products
         try:
             projection = projection_from_moments(
-                nodes, seen, _read_moments(folder, moments_path), standardize=standardize, components=components
+                nodes, seen, moments, standardize=standardize, components=components, sketch=sketch
             )
         except ValueError as error:
             raise JobFileError(str(error)) from error

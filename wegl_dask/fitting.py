@@ -1,6 +1,7 @@
 """The steps of a fit that the job and the estimator share: moments to a projection, graphs to samples of points."""
 
 from collections.abc import Iterator
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -21,7 +22,21 @@ BLOCK_ENTRIES = 4_000_000
 """Float64 entries of node rows that are held at a time: 32 MB."""
 
 
-def needs_scatter(nodes: NodeEmbedding, seen: IntArray, components: int | None) -> bool:
+ProjectionMethod = Literal["exact", "randomized"]
+
+
+def needs_sketch(nodes: NodeEmbedding, seen: IntArray, components: int | None, method: ProjectionMethod) -> bool:
+    """Whether the PCA is found from products with random directions; parameters as of `needs_scatter`.
+
+    Where columns are encoded later there are fewer of them, whose scatter gives the variances and the PCA alike.
+    """
+    encodes_later = nodes.features.encoder is not None and not nodes.encodes_before_moments(seen)
+    return method == "randomized" and components is not None and not encodes_later
+
+
+def needs_scatter(
+    nodes: NodeEmbedding, seen: IntArray, components: int | None, method: ProjectionMethod = "exact"
+) -> bool:
     """Whether all pairs of columns are needed: for a PCA, and for the variances of columns that are encoded later.
 
     Parameters
@@ -31,6 +46,7 @@ def needs_scatter(nodes: NodeEmbedding, seen: IntArray, components: int | None) 
         The raw columns that occur in the collection.
     components : int or None
         Number of principal components.
+    method : {"exact", "randomized"}
 
     Raises
     ------
@@ -39,12 +55,13 @@ def needs_scatter(nodes: NodeEmbedding, seen: IntArray, components: int | None) 
     """
     encodes_before = nodes.encodes_before_moments(seen)
     encodes_later = nodes.features.encoder is not None and not encodes_before
-    scatter = components is not None or encodes_later
+    scatter = (components is not None or encodes_later) and not needs_sketch(nodes, seen, components, method)
     width = nodes.repeats * (nodes.features.n_features if encodes_before else len(seen))
     if scatter and width > SCATTER_WIDTH:
         raise ValueError(
             f"the PCA would need a scatter matrix of {width} x {width} columns, and {SCATTER_WIDTH} are allowed: lower "
-            'nodes.degree_clip or diffusion.layers, or set diffusion.pooling to "average" or "final"'
+            'nodes.degree_clip or diffusion.layers, set diffusion.pooling to "average" or "final", or set projection.method '
+            'to "randomized", where node features are not encoded'
         )
     return scatter
 
@@ -57,6 +74,7 @@ def projection_from_moments(
     standardize: bool,
     components: int | None,
     fewer: bool = False,
+    sketch: tuple[FloatMatrix, FloatMatrix] | None = None,
 ) -> Projection:
     """Fit the projection to the moments that `NodeEmbedding.moments` took; see `fit_projection`."""
     encoder = nodes.features.encoder
@@ -70,6 +88,7 @@ def projection_from_moments(
         standardize=standardize,
         components=components,
         fewer=fewer,
+        sketch=sketch,
     )
 
 

@@ -9,17 +9,19 @@ import numpy as np
 import numpy.typing as npt
 
 from wegl_dask.fitting import (
+    ProjectionMethod,
     draw_graphs,
     draw_points,
     largest_sample,
     needs_scatter,
+    needs_sketch,
     projection_from_moments,
     sample_shares,
 )
 from wegl_dask.graph_collections import GraphCollection
 from wegl_dask.graphs import GraphBatch, IntArray
 from wegl_dask.points import NodeEmbedding, NodeSettings, PointEmbedding
-from wegl_dask.projection import Moments
+from wegl_dask.projection import Moments, column_factors, random_directions
 from wegl_dask.reference import (
     ReferenceKind,
     kmeans_reference_in_memory,
@@ -66,6 +68,7 @@ def fit_points(
     *,
     standardize: bool,
     components: int | None,
+    method: ProjectionMethod,
     run: MapInOrder,
 ) -> PointEmbedding:
     """Fit the projection to the node embeddings of all graphs.
@@ -77,6 +80,7 @@ def fit_points(
     standardize : bool
     components : int or None
         Largest number of principal components; there are fewer where the node embeddings vary in fewer directions.
+    method : {"exact", "randomized"}
     run : MapInOrder
 
     Raises
@@ -87,14 +91,24 @@ def fit_points(
     """
     nodes = settings.build()
     seen = nodes.features.seen_columns(graphs.census.categories, graphs.census.degrees)
-    scatter = needs_scatter(nodes, seen, components)
+    scatter = needs_scatter(nodes, seen, components, method)
     moments: Moments | None = None
     for part in run(partial(_moments, nodes, seen, scatter), graphs):
         moments = part if moments is None else moments.merge(part)
     if moments is None:
         raise ValueError("there are no graphs")
+    sketch = None
+    if components is not None and needs_sketch(nodes, seen, components, method):
+        factors = column_factors(moments, standardize=standardize)
+        directions = random_directions(len(factors), components, settings.seed)
+        products = np.zeros_like(directions)
+        for found in run(
+            partial(nodes.sketch, seen=seen, mean=moments.mean, factors=factors, directions=directions), graphs
+        ):
+            products += found
+        sketch = directions, products
     projection = projection_from_moments(
-        nodes, seen, moments, standardize=standardize, components=components, fewer=True
+        nodes, seen, moments, standardize=standardize, components=components, fewer=True, sketch=sketch
     )
     return PointEmbedding(nodes, projection)
 

@@ -104,6 +104,17 @@ def scatter_terms(width: int, *, scatter: bool) -> Terms:
     return {"the scatter matrix": 4 * 8 * width**2 if scatter else 4 * 8 * width}
 
 
+def sketch_terms(shard: Extent | None, n_blocks: int, width: int, n_directions: int) -> Terms:
+    """Add up the products with random directions, in the stage sketch for a shard, and in the stage projection."""
+    if not n_directions:
+        return {}
+    products = {"the products with random directions": 8 * 6 * width * n_directions}
+    if shard is None:
+        return products
+    graphs = 60 * shard.edges + 30 * n_blocks * shard.points
+    return {"the graphs of a shard": graphs, "the directions diffused": 8 * 4 * n_directions * shard.points, **products}
+
+
 def sample_terms(shard: Extent, n_blocks: int, dimension: int) -> Terms:
     """Add up the stage sample."""
     return {

@@ -28,6 +28,7 @@ JOB_KEYS = {
     "edge_features": "edges.features",
     "direction": "edges.direction",
     "standardize": "projection.standardize",
+    "projection_method": "projection.method",
     "degree_clip": "nodes.degree_clip",
     "atom_embedding_width": "nodes.atom_embedding_width",
     "regularization": "transport.regularization",
@@ -68,6 +69,8 @@ def parameters_of(origin: Origin, arrays: Mapping[str, npt.NDArray[Any]]) -> dic
         raise WeglError(
             "the model is not complete: model.json has no job.nodes.features; copy it anew, or fit it again"
         )
+    # A model that was fitted when there was one method alone.
+    result["projection_method"] = result["projection_method"] or "exact"
     if result["reference"] == GIVEN:
         result["reference"] = arrays["reference"]
     names, vocabularies = names_and_values(origin)

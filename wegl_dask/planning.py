@@ -324,6 +324,8 @@ def _assemble(spec: JobSpec, source: _Source, trial: Trial, workers: int, limit:
     merged = sum(math.ceil(fitted / MERGE_FAN_IN**level) for level in range(1, _levels(fitted) + 1))
     files = len(trial.of_stage("moments")) + len(trial.of_stage("merge")) - 1
     add("merge", merged, trial.seconds("merge") / files * min(fitted, MERGE_FAN_IN))
+    if trial.of_stage("sketch"):
+        add("sketch", fitted, mean("sketch"))
     add("projection", 1, mean("projection"))
     add("sample", scale * len(trial.of_stage("sample")), mean("sample"))
     add("reference", 1, _reference_seconds(spec, trial, whole.n_nodes))

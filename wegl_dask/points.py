@@ -119,6 +119,48 @@ class NodeEmbedding:
                 total.add_products(prepared.n_nodes, *columns.products())
         return total.moments()
 
+    def sketch(
+        self, batch: GraphBatch, seen: IntArray, mean: FloatMatrix, factors: FloatMatrix, directions: FloatMatrix
+    ) -> FloatMatrix:
+        """Multiply the scatter of the scaled node embeddings with some directions, without forming either.
+
+        Diffusion is linear, so that only as many columns are diffused as there are directions: forwards, and back.
+
+        Parameters
+        ----------
+        batch : GraphBatch
+            Without virtual nodes.
+        seen : int, (n_seen,)
+            See `moments`; the columns are those.
+        mean, factors : float64, (width,)
+            What is subtracted from the columns, and what they are multiplied with then.
+        directions : float64, (width, p)
+
+        Returns
+        -------
+        float64, (width, p)
+            Of several batches they add up.
+        """
+        result = np.zeros_like(directions)
+        scaled = factors[:, None] * directions
+        by_layer = np.split(scaled, self.repeats)
+        for block in batch.blocks(max(1, BLOCK_ENTRIES // directions.shape[1])):
+            prepared = self.prepare(block)
+            raw = self.features.raw_matrix(prepared)
+            features = raw @ self.features.encoder if self.encodes_before_moments(seen) else raw[:, seen]
+            operator = propagation_operator(prepared, self.edge_features)
+            images = features @ by_layer[-1]
+            if self.pooling != "concat":
+                images = kernels(self.device).pooled(operator, images, layers=self.layers, pooling=self.pooling)
+            else:
+                others = (features @ part for part in by_layer[-2::-1])
+                images = kernels(self.device).accumulated(operator, images, others)
+            images -= mean @ scaled
+            back = kernels(self.device).pooled(operator.T.tocsr(), images, layers=self.layers, pooling=self.pooling)
+            parts = [features.T @ part for part in np.split(back, self.repeats, axis=1)]
+            result += np.concatenate(parts) - mean[:, None] * images.sum(axis=0)
+        return factors[:, None] * result
+
     def encodes_before_moments(self, seen: IntArray) -> bool:
         """Whether the moments are taken of encoded features: when those are fewer than the raw columns that occur."""
         return self.features.encoder is not None and self.features.n_features < len(seen)

@@ -109,6 +109,27 @@ class Projection:
         return float(2.0 ** (np.floor(np.log2(spread if spread > 0 else 1.0)) - 28))
 
 
+def random_directions(width: int, components: int, seed: int) -> FloatMatrix:
+    """Draw the directions that the covariance of `width` columns is multiplied with: float64, (width, p).
+
+    Examples
+    --------
+    >>> random_directions(1000, 20, seed=0).shape
+    (1000, 80)
+    """
+    n_directions = min(width, 3 * components + 20)
+    return np.random.default_rng([seed, width, n_directions]).standard_normal((width, n_directions))
+
+
+def column_factors(moments: Moments, *, standardize: bool) -> FloatMatrix:
+    """Say what the columns of the moments are multiplied with before the PCA, (width,); 0 for those without variance."""
+    diagonal = np.diagonal(moments.deviations) if moments.has_scatter else moments.deviations
+    variance = diagonal / moments.count
+    constant = _without_variance(variance, moments.mean, moments.count)
+    scale = np.sqrt(np.where(constant, 1.0, variance)) if standardize else np.ones(len(variance))
+    return np.where(constant, 0.0, 1.0 / scale)
+
+
 def fit_projection(
     moments: Moments,
     *,
@@ -119,6 +140,7 @@ def fit_projection(
     standardize: bool,
     components: int | None,
     fewer: bool = False,
+    sketch: tuple[FloatMatrix, FloatMatrix] | None = None,
 ) -> Projection:
     """Fit standardisation and PCA.
 
@@ -142,6 +164,9 @@ def fit_projection(
         Number of principal components; needs moments with a scatter.
     fewer : bool, default False
         Take fewer components, all there are, where there are fewer directions with variance than `components`.
+    sketch : (float64 (width, p), float64 (width, p)), optional
+        Random directions, and their products with the scatter of the scaled columns, in place of a scatter matrix; see
+        `wegl_dask.points.NodeEmbedding.sketch`. Without an encoder.
 
     Raises
     ------
@@ -172,7 +197,13 @@ def fit_projection(
         scaled = variance / scale**2
         return Projection(mean, scale, None, scaled, float(scaled.sum()))
 
-    axes, spectrum, total = _principal_axes(moments, mapping, np.where(constant, 0.0, 1.0 / scale)[covered], components)
+    factors = np.where(constant, 0.0, 1.0 / scale)[covered]
+    if sketch is None:
+        axes, spectrum, total = _principal_axes(moments, mapping, factors, components)
+    else:
+        directions, products = sketch
+        axes, spectrum = _sketched_axes(directions, products / moments.count)
+        total = float((variance[covered] * factors**2).sum())
     rank = int((spectrum > spectrum[0] * RANK_TOLERANCE).sum()) if spectrum.size and spectrum[0] > 0 else 0
     if not rank:
         raise ValueError(
@@ -220,6 +251,21 @@ def _principal_axes(
     factor = (np.sqrt(np.maximum(values, 0.0)) * vectors).T @ (mapping * factors)
     _, singular, axes = np.linalg.svd(factor, full_matrices=False)
     return axes, singular**2, float((singular**2).sum())
+
+
+def _sketched_axes(directions: FloatMatrix, products: FloatMatrix) -> tuple[FloatMatrix, FloatMatrix]:
+    """Approximate the axes (p, width) of a covariance C and their variances from ``products`` = C times `directions`.
+
+    Nystrom's method, with the shift that keeps it stable (Tropp, Yurtsever, Udell and Cevher 2017, algorithm 3).
+    """
+    orthonormal, triangle = np.linalg.qr(directions)
+    image = linalg.solve_triangular(triangle, products.T, trans="T").T
+    shift = np.sqrt(len(image)) * np.finfo(np.float64).eps * float(np.linalg.norm(image)) or 1.0
+    image = image + shift * orthonormal
+    core = orthonormal.T @ image
+    root = np.linalg.cholesky((core + core.T) / 2)
+    axes, singular, _ = np.linalg.svd(linalg.solve_triangular(root, image.T, lower=True).T, full_matrices=False)
+    return axes.T, np.maximum(singular**2 - shift, 0.0)
 
 
 def _largest_eigenpairs(matrix: FloatMatrix, n_wanted: int) -> tuple[FloatMatrix, FloatMatrix]:

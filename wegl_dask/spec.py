@@ -218,6 +218,12 @@ class ProjectionTable(Table):
 
     standardize: bool = Field(True, description="Subtract the mean and divide by the standard deviation.")
     components: int | None = Field(None, ge=1, description="Number of principal components kept; no PCA if not set.")
+    method: Literal["exact", "randomized"] = Field(
+        "exact",
+        description="How they are found: from the products of all pairs of columns, of which there may be 4,096; or "
+        "approximately, from products with random directions, for any number of columns. The leading ones are accurate "
+        "where variances fall off.",
+    )
     fit_on: Literal["all", "train"] = Field(
         "all", description='Graphs that the statistics, N and the reference are taken from; "train" needs a split.'
     )

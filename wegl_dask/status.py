@@ -17,7 +17,7 @@ from wegl_dask.storage import RunFolder
 
 State = Literal["finished", "running", "stopped"]
 
-STAGES = ("scan", "ingest", "moments", "merge", "projection", "sample", "reference", "embed")
+STAGES = ("scan", "ingest", "moments", "merge", "sketch", "projection", "sample", "reference", "embed")
 """Stages that leave records, in their order."""
 
 

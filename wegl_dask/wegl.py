@@ -18,6 +18,7 @@ from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted
 
 from wegl_dask.features import default_features
+from wegl_dask.fitting import ProjectionMethod
 from wegl_dask.graph_collections import GraphCollection, collect_graphs
 from wegl_dask.graph_inputs import GraphForm
 from wegl_dask.graphs import GraphSchema, offsets_from_counts
@@ -77,6 +78,9 @@ class WEGL(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  #
         An edge joins both ways, or makes its source a neighbour of its target alone.
     standardize : bool, default True
         Bring the node embeddings to mean 0 and variance 1 before the PCA.
+    projection_method : {"exact", "randomized"}, default "exact"
+        How the principal components are found: from the products of all pairs of columns, of which there may be 4,096;
+        or approximately, from products with random directions, for any number of columns.
     degree_clip : int, default 500
         Degrees above this count as this.
     atom_embedding_width : int, default 300
@@ -174,6 +178,7 @@ class WEGL(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  #
         "edge_features": [StrOptions({"none", "labels", "attributes", "weight"}), None],
         "direction": [StrOptions({"undirected", "directed"})],
         "standardize": ["boolean"],
+        "projection_method": [StrOptions({"exact", "randomized"})],
         "degree_clip": [Interval(Integral, 0, None, closed="left")],
         "atom_embedding_width": [Interval(Integral, 1, None, closed="left")],
         "regularization": [Interval(Real, 0, None, closed="neither")],
@@ -205,6 +210,7 @@ class WEGL(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  #
         edge_features: Literal["none", "labels", "attributes", "weight"] | None = None,
         direction: Literal["undirected", "directed"] = "undirected",
         standardize: bool = True,
+        projection_method: ProjectionMethod = "exact",
         degree_clip: int = 500,
         atom_embedding_width: int = 300,
         regularization: float = 0.01,
@@ -232,6 +238,7 @@ class WEGL(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  #
         self.edge_features = edge_features
         self.direction = direction
         self.standardize = standardize
+        self.projection_method = projection_method
         self.degree_clip = degree_clip
         self.atom_embedding_width = atom_embedding_width
         self.regularization = regularization
@@ -413,7 +420,12 @@ class WEGL(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  #
 
     def _fit_model(self, graphs: GraphCollection, settings: NodeSettings) -> Model:
         embedding = fit_points(
-            graphs, settings, standardize=self.standardize, components=self.n_components, run=self._run
+            graphs,
+            settings,
+            standardize=self.standardize,
+            components=self.n_components,
+            method=self.projection_method,
+            run=self._run,
         )
         if isinstance(self.reference, str):
             how = ReferenceSettings(
