@@ -158,7 +158,7 @@ def memory_needed(fit: Fit) -> dict[str, Terms]:
     return {
         "moments": moments_terms(largest, n_blocks, width, scatter=scatter),
         "merge": scatter_terms(width, scatter=scatter),
-        "sketch": sketch_terms(largest, n_blocks, width, sketched),
+        **({"sketch": sketch_terms(largest, n_blocks, width, sketched)} if sketched else {}),
         "projection": {**scatter_terms(width, scatter=scatter), **sketch_terms(None, n_blocks, width, sketched)},
         "sample": sample_terms(largest, n_blocks, fit.dimension),
         "reference": reference_terms(_sample_size(fit), fit.dimension, spec.reference.kind),
@@ -258,7 +258,7 @@ def _sketch(
 ) -> tuple[str, ...]:
     """Multiply the scatter of all shards with random directions, where the job asks for that: what each has given."""
     table = fit.spec.projection
-    if not needs_sketch(nodes, seen, table.components, table.method):
+    if table.components is None or not needs_sketch(nodes, seen, table.components, table.method):
         return ()
     records = run.complete(
         "sketch",

@@ -11,7 +11,8 @@ ingest      B + 135 e + (100 + 24 K) n
 moments     B + 60 e' + 30 K n' + 8 * 3.2 b, and 3 * 8 w^2 with a scatter matrix; b = min(4e6, w n) entries
             of a block (of the largest graph, up to 16e6, where that is more), e' and n' its part of the shard
 merge       B + 4 * 8 w^2
-projection  B + 4 * 8 w^2
+sketch      B + 60 e + (32 q + 30 K) n + 48 q w, for q random directions: an array each, counted and not measured
+projection  B + 4 * 8 w^2, or B + 48 q w
 sample      B + 60 e + (16 d + 30 K) n
 reference   B + R + 8 d m
 embed       B + 60 e + (40 d + 30 K) n + 24 min(4e6, G N d) + 14 min(16.8e6, G N d), and 66 p where the largest graph is
@@ -108,7 +109,7 @@ def sketch_terms(shard: Extent | None, n_blocks: int, width: int, n_directions: 
     """Add up the products with random directions, in the stage sketch for a shard, and in the stage projection."""
     if not n_directions:
         return {}
-    products = {"the products with random directions": 8 * 6 * width * n_directions}
+    products: Terms = {"the products with random directions": 8 * 6 * width * n_directions}
     if shard is None:
         return products
     graphs = 60 * shard.edges + 30 * n_blocks * shard.points
