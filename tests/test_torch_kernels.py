@@ -9,6 +9,7 @@ import pytest
 from scipy import sparse
 
 from wegl_dask import WEGL, diffusion, kernels, transport
+from wegl_dask.checking import check_job
 from wegl_dask.errors import MissingDependencyError, WeglError
 from wegl_dask.fit import fit_model, prepare_fit
 from wegl_dask.ingest import ingest, plan_source
@@ -188,6 +189,8 @@ def test_workers_without_a_gpu_are_told_of_before_anything_is_done(dask_client, 
     message = r'cluster.device = "cuda", and 2 of 2 workers cannot use it; tcp://.*: torch .* finds no GPU on .*'
     with pytest.raises(WeglError, match=message):
         run_job(spec, dask_client)
+    with pytest.raises(WeglError, match="finds no GPU"):
+        check_job(spec)
     assert not (tmp_path / "run").exists()
 
 

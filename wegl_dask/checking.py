@@ -7,6 +7,7 @@ from wegl_dask.claims import JOB_NAME, changed_keys
 from wegl_dask.errors import JobFileError, SourceError
 from wegl_dask.features import default_features
 from wegl_dask.ingest import check_plan, refuse_output_among_input, shard_size
+from wegl_dask.kernels import kernels
 from wegl_dask.molecules import require_rdkit
 from wegl_dask.sources import open_source
 from wegl_dask.sources.base import Source, SourcePlan
@@ -80,6 +81,9 @@ def check_job(spec: JobSpec) -> Finding:
         plan = None
         opened = _open(source, spec, pieces)
         node_features, edge_features = ", ".join(spec.nodes.features or ()), spec.edges.features or ""
+    if spec.cluster.kind == "local":
+        # The workers will be on this machine: what they lack is missing here.
+        kernels(spec.cluster.device)
     # Last: what is wrong with the source has to be put right in any case, and may be why the job is another one.
     folder_state = _folder_state(spec)
     folder = RunFolder(spec.output.path).location()
