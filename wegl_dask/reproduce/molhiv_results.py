@@ -172,7 +172,7 @@ def _notes(rows: Sequence[Row], how: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _seeds(row: Row) -> str:
-    text = f"{len(row.test)} seeds of the classifier"
+    text = f"{len(row.test)} {'seed' if len(row.test) == 1 else 'seeds'} of the classifier"
     return f"{text}, {len(row.embedding_test)} of the embedding" if len(row.embedding_test) else text
 
 
@@ -185,6 +185,8 @@ def _paper_number(cell: PaperCell | None) -> str:
 
 
 def _number(values: Values) -> str:
+    if len(values) == 1:
+        return f"{values[0]:.1f} (one seed)"
     return f"{values.mean():.1f} ± {values.std():.1f}" if len(values) else ""
 
 
