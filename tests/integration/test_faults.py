@@ -237,7 +237,7 @@ def test_a_graph_that_no_solver_can_do_is_rejected_with_the_reason(
 
         return failing
 
-    replaced_on_workers("wegl_dask.saved_model", "embed_points", make)
+    replaced_on_workers("wegl_dask.transport", "embed_points", make)
     summary = run(mutag_job())
     data, rejected = table(tmp_path / "out"), table(tmp_path / "out", "rejected")
     assert data.num_rows + rejected.num_rows == 188
