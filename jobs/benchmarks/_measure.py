@@ -94,6 +94,15 @@ def alternate(sides: Mapping[str, Callable[[], Any]], repeats: int) -> dict[str,
     return results
 
 
+def become_worker() -> None:
+    """Start this program anew in the environment of a worker, unless it is in it: one BLAS thread, its own `malloc`."""
+    from wegl_dask.worker_environment import WORKER_ENVIRONMENT  # noqa: PLC0415  many benchmarks do without
+
+    if any(os.environ.get(name) != value for name, value in WORKER_ENVIRONMENT.items()):
+        environment = {**os.environ, **WORKER_ENVIRONMENT}
+        os.execve(sys.executable, [sys.executable, *sys.argv], environment)  # noqa: S606  this program again
+
+
 def median(values: Sequence[float]) -> float:
     """Round a median to four figures."""
     return float(f"{statistics.median(values):.4g}")

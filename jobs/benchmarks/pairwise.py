@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import ot
 from _fitted import fit, job
-from _measure import alternate, finish, median, parser
+from _measure import alternate, become_worker, finish, median, parser
 from scipy.spatial.distance import pdist
 
 from wegl_dask.transport import canonical_points
@@ -72,6 +72,7 @@ def main() -> None:
     options.add_argument("--data", type=Path, required=True, help="folder that holds ogb/ and TUDataset/")
     options.add_argument("--pairs", type=int, default=3000, help="pairs that are solved exactly (default: 3000)")
     arguments = options.parse_args()
+    become_worker()
     sets = {
         name: measure(name, arguments.data, n_graphs, arguments.pairs, arguments.repeats)
         for name, n_graphs in SETS.items()

@@ -1,8 +1,9 @@
 """Measure the inner part of the stage embed against the time spent in the solver's compiled core alone.
 
 The inner part is what happens to canonical points: costs, solve, checks, barycentric projection, assembly. The core is
-POT's `emd_c`, called on costs and weights that are ready. Both are CPU time of one process, in turn. Then the stage from
-graphs to vectors is run with and without merging equal points, which changes nothing in the vectors. For example::
+POT's `emd_c`, called on costs and weights that are ready. Both are CPU time of one process with a worker's environment,
+in turn. Then the stage from graphs to vectors is run with and without merging equal points, which changes nothing in the
+vectors. For example::
 
     python jobs/benchmarks/transport.py --data data
 """
@@ -15,7 +16,7 @@ from typing import Any
 
 import numpy as np
 from _fitted import fit, job
-from _measure import alternate, finish, median, parser
+from _measure import alternate, become_worker, finish, median, parser
 from scipy.spatial.distance import cdist
 
 from wegl_dask.graphs import GraphBatch
@@ -117,6 +118,7 @@ def main() -> None:
         "--sets", nargs="+", default=["ogbg-molhiv", "PROTEINS", "IMDB-BINARY", "REDDIT-BINARY"], help="data sets"
     )
     arguments = options.parse_args()
+    become_worker()
     sets = {
         name: measure(name, arguments.data, arguments.graphs if name != "REDDIT-BINARY" else 400, arguments.repeats)
         for name in arguments.sets
