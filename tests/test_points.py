@@ -12,6 +12,8 @@ from sklearn.decomposition import PCA
 from sklearn.preprocessing import StandardScaler
 
 import wegl_dask.points as points_module
+from wegl_dask import diffused_columns
+from wegl_dask.diffused_columns import DiffusedColumns
 from wegl_dask.features import build_features, degrees
 from wegl_dask.points import NodeEmbedding, PointEmbedding
 from wegl_dask.projection import Moments
@@ -281,8 +283,28 @@ def test_the_columns_of_a_large_graph_need_not_be_in_memory_together(
     nodes = NodeEmbedding(features, "labels", virtual_node=True, layers=layers, pooling=pooling)
     seen = seen_of(batch, features)
     at_once = nodes.moments(batch, seen, scatter=True)
-    monkeypatch.setattr("wegl_dask.points.GRAPH_ENTRIES", graph_entries)
+    monkeypatch.setattr("wegl_dask.diffused_columns.GRAPH_ENTRIES", graph_entries)
     assert_same_moments(nodes.moments(batch, seen, scatter=True), at_once)
+
+
+@pytest.mark.parametrize("graph_entries", [100, 16_000_000])
+@pytest.mark.parametrize("pooling", POOLINGS)
+@pytest.mark.parametrize("names", [("labels", "degrees"), ("atom_embedding",), ("degrees",)])
+def test_moments_taken_graph_by_graph_are_those_of_all_graphs(monkeypatch, molhiv_500, names, pooling, graph_entries):
+    batch = molhiv_500.batch.slice(0, 30)
+    features = features_of(batch, names, embedding_width=300)
+    nodes = NodeEmbedding(features, "labels", virtual_node=True, layers=2, pooling=pooling)
+    seen = seen_of(batch, features)
+    by_graph = []
+    monkeypatch.setattr(diffused_columns, "CALL_PRODUCTS", -(10**9))
+    monkeypatch.setattr(diffused_columns, "GRAPH_ENTRIES", graph_entries)
+    add = DiffusedColumns._add_products_of_graph
+    monkeypatch.setattr(DiffusedColumns, "_add_products_of_graph", lambda *args: by_graph.append(args[2]) or add(*args))
+    found = nodes.moments(batch, seen, scatter=True)
+    raw = replace(nodes, features=replace(features, encoder=None))
+    columns = (np.arange(nodes.repeats)[:, None] * features.n_columns + seen).ravel()
+    assert_same_moments(found, Moments.of(raw.evaluate(batch)[:, columns], scatter=True))
+    assert len(by_graph) == batch.n_graphs
 
 
 @pytest.mark.parametrize("block_entries", [1, 7, 50, 1000, 20_000])
@@ -297,7 +319,8 @@ def test_moments_do_not_depend_on_the_size_of_the_blocks(
     nodes = NodeEmbedding(features, "labels", virtual_node=True, layers=2, pooling=pooling)
     seen = seen_of(batch, features)
     whole = nodes.moments(batch, seen, scatter=scatter)
-    monkeypatch.setattr(points_module, "BLOCK_ENTRIES", block_entries)
+    for module in (points_module, diffused_columns):
+        monkeypatch.setattr(module, "BLOCK_ENTRIES", block_entries)
     assert_same_moments(nodes.moments(batch, seen, scatter=scatter), whole)
 
 

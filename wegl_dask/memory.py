@@ -27,9 +27,9 @@ process over what it held before, on data sets of 2 to 133 listed edges a node a
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from wegl_dask.diffused_columns import BLOCK_ENTRIES, GRAPH_ENTRIES
 from wegl_dask.embeddings import ROW_GROUP_BYTES
 from wegl_dask.errors import JobFileError
-from wegl_dask.points import BLOCK_ENTRIES, GRAPH_ENTRIES
 from wegl_dask.progress import format_bytes
 from wegl_dask.reference import ReferenceKind
 from wegl_dask.transport import COST_ENTRIES, Solver

@@ -9,6 +9,7 @@ import numpy.typing as npt
 from scipy import sparse
 
 from wegl_dask.accumulation import MomentAccumulator
+from wegl_dask.diffused_columns import BLOCK_ENTRIES, DiffusedColumns
 from wegl_dask.diffusion import EdgeFeature, Pooling, propagation_operator
 from wegl_dask.features import NodeFeatures, build_features
 from wegl_dask.graphs import GraphBatch, GraphSchema, IntArray, UsedAttributes
@@ -16,12 +17,6 @@ from wegl_dask.kernels import Device, kernels
 from wegl_dask.projection import Moments, Projection
 
 FloatMatrix = npt.NDArray[np.float64]
-
-BLOCK_ENTRIES = 4_000_000
-"""Float64 entries that a dense matrix of node rows has at most, where one graph alone does not need more: 32 MB."""
-
-GRAPH_ENTRIES = 16_000_000
-"""Float64 entries of the node embeddings of one graph that are held together for their products: 128 MB."""
 
 
 @dataclass(frozen=True)
@@ -104,19 +99,14 @@ class NodeEmbedding:
         for block in batch.blocks(max(1, BLOCK_ENTRIES // max(1, width))):
             prepared = self.prepare(block)
             raw = self.features.raw_matrix(prepared)
-            columns = _DiffusedColumns(
+            columns = DiffusedColumns(
                 propagation_operator(prepared, self.edge_features),
                 raw @ self.features.encoder if encode else raw[:, seen],
                 self.layers,
                 self.pooling,
                 self.device,
             )
-            if not scatter:
-                total.add(columns.moments())
-            elif prepared.n_nodes * width <= GRAPH_ENTRIES:
-                total.consume(columns.evaluate())
-            else:
-                total.add_products(prepared.n_nodes, *columns.products())
+            columns.add_to(total, prepared.node_offsets, scatter=scatter)
         return total.moments()
 
     def sketch(
@@ -164,88 +154,6 @@ class NodeEmbedding:
     def encodes_before_moments(self, seen: IntArray) -> bool:
         """Whether the moments are taken of encoded features: when those are fewer than the raw columns that occur."""
         return self.features.encoder is not None and self.features.n_features < len(seen)
-
-
-@dataclass(frozen=True)
-class _DiffusedColumns:
-    """The pooled features of a few graphs, some columns of which can be evaluated at a time.
-
-    Attributes
-    ----------
-    operator : scipy.sparse.csr_array, (n_nodes, n_nodes)
-    features : (n_nodes, n_features)
-    layers, pooling, device
-        See `NodeEmbedding`.
-    """
-
-    operator: sparse.csr_array
-    features: sparse.csr_array | FloatMatrix
-    layers: int
-    pooling: Pooling
-    device: Device
-
-    @property
-    def repeats(self) -> int:
-        """How often the feature columns are repeated."""
-        return self.layers + 1 if self.pooling == "concat" else 1
-
-    def evaluate(self, start: int = 0, stop: int | None = None) -> FloatMatrix:
-        """Diffuse and pool the features ``start:stop``: (n_nodes, repeats * (stop - start))."""
-        features = self.features[:, start:stop]
-        return kernels(self.device).pooled(self.operator, features, layers=self.layers, pooling=self.pooling)
-
-    def moments(self) -> Moments:
-        """Take the moments of all columns, without their products."""
-        means, squares = [], []
-        for start, stop in self._steps(BLOCK_ENTRIES):
-            part = Moments.of(self.evaluate(start, stop), scatter=False)
-            means.append(part.mean.reshape(self.repeats, -1))
-            squares.append(part.deviations.reshape(self.repeats, -1))
-        # Every step has some columns of each layer: put every layer's columns side by side.
-        mean, deviations = (np.concatenate(parts, axis=1).ravel() for parts in (means, squares))
-        return Moments(self.features.shape[0], mean, deviations)
-
-    def products(self) -> tuple[FloatMatrix, Iterator[tuple[IntArray, IntArray, FloatMatrix]]]:
-        """Take the mean of all columns, and the products of their deviations for two groups of columns at a time.
-
-        So the columns of a large graph need not be in memory together; diffusing them anew for every pair of groups
-        takes little time beside the products.
-
-        Returns
-        -------
-        mean : float64, (width,)
-        products : iterator
-            See `wegl_dask.accumulation.MomentAccumulator.add_products`.
-        """
-        n_features = self.features.shape[1]
-        steps = list(self._steps(GRAPH_ENTRIES // 2))
-        columns = [
-            (np.arange(self.repeats)[:, None] * n_features + np.arange(start, stop)).ravel() for start, stop in steps
-        ]
-        mean = np.empty(self.repeats * n_features)
-        for step, own in zip(steps, columns, strict=True):
-            mean[own] = self.evaluate(*step).mean(axis=0)
-
-        def centred(group: int) -> FloatMatrix:
-            values = self.evaluate(*steps[group])
-            values -= mean[columns[group]]
-            return values
-
-        def pairs() -> Iterator[tuple[IntArray, IntArray, FloatMatrix]]:
-            for first in range(len(steps)):
-                left = centred(first)
-                yield columns[first], columns[first], left.T @ left
-                for second in range(first + 1, len(steps)):
-                    yield columns[first], columns[second], left.T @ centred(second)
-
-        return mean, pairs()
-
-    def _steps(self, n_entries: int) -> Iterator[tuple[int, int]]:
-        """Cut the features into steps whose diffused columns have at most `n_entries` entries, or one feature."""
-        n_nodes, n_features = self.features.shape
-        step = max(1, n_entries // max(1, n_nodes * self.repeats))
-        for start in range(0, n_features, step):
-            yield start, min(start + step, n_features)
 
 
 @dataclass(frozen=True)

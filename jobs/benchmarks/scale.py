@@ -12,10 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 from _measure import Usage, alternate, finish, median, parser, tree_environment, watch, wegl_dask, working_folder
 from molhiv import ingested, write_job
-
-from wegl_dask.shards import read_shard, write_shard
 
 
 def replicate(shards: Path, target: Path, copies: int) -> None:
@@ -23,14 +22,18 @@ def replicate(shards: Path, target: Path, copies: int) -> None:
     target.mkdir(parents=True, exist_ok=True)
     files = sorted(shards.glob("*.parquet"))
     for number, file in enumerate(files):
-        shard = read_shard(file)
-        ids = shard.rows.column("graph_id").to_pylist()
+        table = pq.read_table(file)
+        ids = table.column("graph_id").to_pylist()
         for copy in range(copies):
-            own = pa.array([f"{copy}:{graph_id}" for graph_id in ids])
-            source = pa.array([f"copy {copy}"] * len(ids))
-            rows = shard.rows.set_column(0, "graph_id", own).set_column(1, "source_file", source)
-            path = target / f"part-{copy * len(files) + number:06d}.parquet"
-            write_shard(path, shard.graphs, rows, shard.labels, shard.numbering)
+            own = {
+                "graph_id": [f"{copy}:{graph_id}" for graph_id in ids],
+                "source_file": [f"copy {copy}"] * len(ids),
+            }
+            copied = table
+            for name, values in own.items():
+                position = table.schema.get_field_index(name)
+                copied = copied.set_column(position, table.schema.field(position), pa.array(values, pa.string()))
+            pq.write_table(copied, target / f"part-{copy * len(files) + number:06d}.parquet", compression="zstd")
 
 
 def run(job: Path, output: Path) -> tuple[Usage, dict[str, Any]]:
