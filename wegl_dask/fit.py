@@ -24,6 +24,7 @@ from wegl_dask.memory import (
 )
 from wegl_dask.points import NodeEmbedding, NodeSettings
 from wegl_dask.records import PartRecord
+from wegl_dask.reference import sample_dtype
 from wegl_dask.run import Run
 from wegl_dask.saved_model import Origin
 from wegl_dask.sources.base import fingerprint
@@ -325,7 +326,11 @@ def _sample(run: Run, fit: Fit, projection_path: str) -> IntArray:
     by_graph = fit.spec.reference.kind == "barycenter"
     wanted = min(fit.n_graphs, fit.spec.reference.graphs) if by_graph else _sample_size(fit)
     held = np.array([fit.counts(shard)[0 if by_graph else 1] for shard in fit.census.records])
-    draw = fit_tasks.sample_graphs if by_graph else fit_tasks.sample_nodes
+    draw = (
+        fit_tasks.sample_graphs
+        if by_graph
+        else partial(fit_tasks.sample_nodes, dtype=sample_dtype(fit.spec.reference.kind))
+    )
     records = run.complete(
         "sample",
         partial(

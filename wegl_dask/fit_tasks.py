@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import pairwise
+from typing import Any
 
 import dask
 import numpy as np
@@ -19,7 +20,7 @@ from wegl_dask.graphs import GraphBatch, IntArray
 from wegl_dask.points import NodeSettings, PointEmbedding
 from wegl_dask.projection import Moments, Projection, column_factors, random_directions
 from wegl_dask.records import PartRecord
-from wegl_dask.reference import kmeans_reference, mini_batches, origin_reference, reference_from_samples
+from wegl_dask.reference import KMEANS_DTYPE, kmeans_reference, mini_batches, origin_reference, reference_from_samples
 from wegl_dask.saved_model import Model, Origin
 from wegl_dask.shards import Shard
 from wegl_dask.sources.base import fingerprint
@@ -185,14 +186,21 @@ def import_clustering() -> str:
 
 
 def sample_nodes(
-    folder: RunFolder, settings: NodeSettings, task: SampleTask, *, projection_path: str, train: bool, seed: int
+    folder: RunFolder,
+    settings: NodeSettings,
+    task: SampleTask,
+    *,
+    projection_path: str,
+    train: bool,
+    seed: int,
+    dtype: type[np.floating[Any]],
 ) -> int:
-    """Draw some of one shard's points, each as likely as any other, without repeats."""
+    """Draw some of one shard's points, each as likely as any other, without repeats, and keep them as `dtype`."""
     with folder.recording("sample", task.index, task.input_fingerprint) as part:
         embedding = PointEmbedding(settings.build(), _projection(folder, projection_path, task.fit_fingerprint))
         graphs = _fit_graphs(read_graphs(folder, task.index), train=train)
         points = draw_points(embedding, graphs, task.count, np.random.default_rng([seed, task.index]))
-        part.write_arrays("sample", {"points": points})
+        part.write_arrays("sample", {"points": points.astype(dtype, copy=False)})
         part.note(drawn=task.count, points=task.count)
     return 0
 
@@ -290,7 +298,7 @@ def _reference(
 
 def _all_points(folder: RunFolder, samples: Sequence[PartRecord], dimension: int) -> np.ndarray:
     """Read all samples into one array, which is there once."""
-    points = np.empty((sum(int(record.extra["points"]) for record in samples), dimension))
+    points = np.empty((sum(int(record.extra["points"]) for record in samples), dimension), KMEANS_DTYPE)
     start = 0
     for record in samples:
         block = folder.read_arrays(record.files[0].path)["points"]

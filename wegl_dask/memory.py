@@ -14,7 +14,7 @@ merge       B + 4 * 8 w^2
 sketch      B + 60 e + (32 q + 30 K) n + 48 q w, for q random directions: an array each, counted and not measured
 projection  B + 4 * 8 w^2, or B + 48 q w
 sample      B + 60 e + (16 d + 30 K) n
-reference   B + R + 8 d m
+reference   B + R + 4 d m for k-means, B + 8 d m for all others
 embed       B + 60 e + (40 d + 30 K) n + 24 min(4e6, G N d) + 14 min(16.8e6, G N d), and 66 p where the largest graph is
             solved exactly
 ==========  ============================================================================================
@@ -31,7 +31,7 @@ from wegl_dask.diffused_columns import BLOCK_ENTRIES, GRAPH_ENTRIES
 from wegl_dask.embeddings import ROW_GROUP_BYTES
 from wegl_dask.errors import JobFileError
 from wegl_dask.progress import format_bytes
-from wegl_dask.reference import ReferenceKind
+from wegl_dask.reference import ReferenceKind, sample_dtype
 from wegl_dask.transport import COST_ENTRIES, Solver
 
 WORKER_BYTES = 150_000_000
@@ -128,7 +128,7 @@ def reference_terms(sample: int, dimension: int, kind: ReferenceKind) -> Terms:
     """Add up the stage reference, for a sample of so many points."""
     return {
         "what k-means imports": KMEANS_BYTES if kind == "kmeans" else 0,
-        "the sample for the reference": 8 * dimension * sample,
+        "the sample for the reference": sample_dtype(kind)().itemsize * dimension * sample,
     }
 
 

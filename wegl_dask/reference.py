@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 FloatMatrix = npt.NDArray[np.float64]
 FloatVector = npt.NDArray[np.float64]
+SinglesOrDoubles = npt.NDArray[np.float32] | npt.NDArray[np.float64]
 ReferenceKind = Literal["kmeans", "normal", "barycenter", "sample", "origin"]
 
 BLOCK_ROWS = 16_384
@@ -33,6 +34,9 @@ HELD_ENTRIES = 4_000_000
 """Float64 entries of a mini-batch, or of what the first centres are found on, where N is not so large: 32 MB."""
 
 BARYCENTER_ITERATIONS = 50
+
+KMEANS_DTYPE = np.float32
+"""Of the node embeddings that are clustered: half the bytes and half the time, and centres are means of many."""
 
 
 class TooFewPointsError(WeglError):
@@ -57,7 +61,7 @@ def kmeans_reference(points: "da.Array", n_points: int, *, epochs: int, step: fl
     Parameters
     ----------
     points : dask.array.Array
-        float64, (n, d), chunked along the rows; best by `mini_batches`.
+        float32 or float64, (n, d), chunked along the rows; best by `mini_batches`.
     n_points : int
         Number N of centres.
     epochs : int
@@ -91,6 +95,11 @@ def kmeans_reference(points: "da.Array", n_points: int, *, epochs: int, step: fl
     return _with_distinct_centres(incremental.estimator_.cluster_centers_, start, step)
 
 
+def sample_dtype(kind: ReferenceKind) -> type[np.floating[Any]]:
+    """Type in which the sample of node embeddings for a reference of this kind is kept."""
+    return KMEANS_DTYPE if kind == "kmeans" else np.float64
+
+
 def mini_batches(n_rows: int, dimension: int, n_points: int) -> IntArray:
     """Cut the rows for k-means into equal mini-batches: int64, their boundaries.
 
@@ -101,12 +110,12 @@ def mini_batches(n_rows: int, dimension: int, n_points: int) -> IntArray:
 
 
 def kmeans_reference_in_memory(
-    points: FloatMatrix, n_points: int, *, epochs: int, step: float, seed: int
+    points: SinglesOrDoubles, n_points: int, *, epochs: int, step: float, seed: int
 ) -> FloatMatrix:
     """Cluster node embeddings as `kmeans_reference` does, without Dask.
 
     The mini-batches are the same, and they are taken in the order in which dask-ml takes them. See there for
-    parameters and errors; `points` are float64, (n, d).
+    parameters and errors; `points` are float32 or float64, (n, d).
     """
     from sklearn.utils import check_random_state  # noqa: PLC0415  takes a second
 
@@ -253,7 +262,7 @@ def _start_rows(n_rows: int, dimension: int, n_points: int, seed: int) -> IntArr
     return np.sort(np.random.default_rng(seed).choice(n_rows, size=n_start, replace=False))
 
 
-def _clusterer(start: FloatMatrix, n_points: int, seed: int) -> Any:
+def _clusterer(start: SinglesOrDoubles, n_points: int, seed: int) -> Any:
     """Set up mini-batch k-means with the first centres."""
     from sklearn.cluster import KMeans  # noqa: PLC0415  takes seconds, and only k-means needs it
 
@@ -261,7 +270,7 @@ def _clusterer(start: FloatMatrix, n_points: int, seed: int) -> Any:
     return mini_batch_kmeans(first.cluster_centers_, seed)
 
 
-def mini_batch_kmeans(centres: FloatMatrix, seed: int) -> Any:
+def mini_batch_kmeans(centres: SinglesOrDoubles, seed: int) -> Any:
     """Set up mini-batch k-means that goes on from some centres, (N, d): a `sklearn.cluster.MiniBatchKMeans`."""
     from sklearn.cluster import MiniBatchKMeans  # noqa: PLC0415  takes seconds, and only k-means needs it
 
@@ -276,7 +285,7 @@ def mini_batch_kmeans(centres: FloatMatrix, seed: int) -> Any:
     )
 
 
-def _all_distinct_rows(blocks: Iterable[FloatMatrix], n_points: int, step: float) -> FloatMatrix:
+def _all_distinct_rows(blocks: Iterable[SinglesOrDoubles], n_points: int, step: float) -> FloatMatrix:
     """Distinct rows of all blocks together, of which there have to be `n_points`."""
     distinct: FloatMatrix | None = None
     for block in blocks:
@@ -286,7 +295,7 @@ def _all_distinct_rows(blocks: Iterable[FloatMatrix], n_points: int, step: float
     return distinct
 
 
-def _distinct_rows(points: FloatMatrix, n_wanted: int, step: float) -> FloatMatrix:
+def _distinct_rows(points: SinglesOrDoubles, n_wanted: int, step: float) -> FloatMatrix:
     """Distinct rows of the first ones of `points`: `n_wanted` of them at least, or all there are."""
     taken = n_wanted
     while len(chosen := canonical_reference(points[:taken], step)) < n_wanted and taken < len(points):
@@ -294,7 +303,7 @@ def _distinct_rows(points: FloatMatrix, n_wanted: int, step: float) -> FloatMatr
     return chosen
 
 
-def _with_distinct_centres(centres: FloatMatrix, points: FloatMatrix, step: float) -> FloatMatrix:
+def _with_distinct_centres(centres: SinglesOrDoubles, points: SinglesOrDoubles, step: float) -> FloatMatrix:
     """Round and sort centres; one that falls together with another is moved to the point farthest from all centres."""
     result = canonical_reference(centres, step)
     while len(result) < len(centres):

@@ -160,8 +160,9 @@ def round_to_grid(points: FloatMatrix, step: float) -> FloatMatrix:
     return np.rint(points / step) * step + 0.0
 
 
-def canonical_reference(points: FloatMatrix, step: float) -> FloatMatrix:
-    """Round the reference to the grid of the points and sort it; equal points are merged: (at most n, d)."""
+def canonical_reference(points: npt.ArrayLike, step: float) -> FloatMatrix:
+    """Round the reference to the grid of the points and sort it; equal points are merged: float64, (at most n, d)."""
+    points = np.asarray(points, dtype=np.float64)
     return canonical_points(points, np.array([0, len(points)]), step).points
 
 
