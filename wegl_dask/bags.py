@@ -68,7 +68,7 @@ def run_stage(
     retries : int
         Times a descriptor is tried again after an exception.
     worker : str, optional
-        Address of the worker that is to do it, as long as it is there.
+        Address of the worker that is to do it, as long as it is there; of several descriptors others may take some.
 
     Yields
     ------

@@ -139,9 +139,9 @@ def parser(description: str | None) -> argparse.ArgumentParser:
     return result
 
 
-def finish(result: dict[str, Any], table: str, arguments: argparse.Namespace) -> None:
+def finish(result: dict[str, Any], table: str, arguments: argparse.Namespace, *more_packages: str) -> None:
     """Print the table, and write the results where they are wanted."""
-    found = conditions()
+    found = conditions(*more_packages)
     result = {"command": _command_line(), **result, "conditions": found}
     print(table)
     load = found["load_average"][0]

@@ -3,20 +3,16 @@
 Every candidate is run in turn, several times over; the medians of the CPU time are reported. For example::
 
     python jobs/benchmarks/ingest.py
-    python jobs/benchmarks/ingest.py --path mol.csv.gz --molecules 5000 --json
+    python jobs/benchmarks/ingest.py --path mol.csv.gz --molecules 5000 --json ingest.json
 """
 
-import argparse
-import importlib.metadata
-import json
-import os
-import platform
 import statistics
 import time
 import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from _measure import finish, parser
 from rdkit import Chem, rdBase
 
 from wegl_dask.molecules import graphs_from_smiles
@@ -26,20 +22,18 @@ from wegl_dask.sources.smiles import SmilesSource
 from wegl_dask.spec import SmilesTable
 
 NODES_PER_SHARD = 65_536
-PACKAGES = ("numpy", "ogb", "pyarrow", "rdkit", "wegl-dask")
 
 
 def main() -> None:
     """Run the benchmark as the command line says."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--path", default="package://rdkit/Data/NCI/first_5K.smi", help="a file of SMILES")
-    parser.add_argument("--smiles-column", default="smiles", help="column that holds them (default: smiles)")
-    parser.add_argument("--molecules", type=int, default=5000, help="number of molecules, evenly over the file")
-    parser.add_argument("--repeats", type=int, default=5, help="times that each candidate is run (default: 5)")
-    parser.add_argument("--json", action="store_true", help="print JSON")
-    arguments = parser.parse_args()
+    options = parser(__doc__)
+    options.set_defaults(repeats=5)
+    options.add_argument("--path", default="package://rdkit/Data/NCI/first_5K.smi", help="a file of SMILES")
+    options.add_argument("--smiles-column", default="smiles", help="column that holds them (default: smiles)")
+    options.add_argument("--molecules", type=int, default=5000, help="number of molecules, evenly over the file")
+    arguments = options.parse_args()
     result = measure(arguments.path, arguments.smiles_column, arguments.molecules, arguments.repeats)
-    print(json.dumps(result, indent=2) if arguments.json else describe(result))
+    finish(result, describe(result), arguments, "rdkit", "ogb")
 
 
 def measure(path: str, smiles_column: str, n_molecules: int, repeats: int) -> dict[str, Any]:
@@ -68,6 +62,7 @@ def measure(path: str, smiles_column: str, n_molecules: int, repeats: int) -> di
                 times[name].append((time.process_time() - start) / n_items * 1e6)
     medians = {name: statistics.median(values) for name, values in times.items()}
     return {
+        "benchmark": "ingest",
         "path": path,
         "megabytes": size_of(source.pieces()[0]) / 1e6,
         "molecules": len(smiles),
@@ -75,8 +70,6 @@ def measure(path: str, smiles_column: str, n_molecules: int, repeats: int) -> di
         "repeats": repeats,
         "microseconds": medians,
         "ratio_to_parser": {name: value / medians["RDKit's parser alone"] for name, value in medians.items()},
-        "versions": {"python": platform.python_version()} | {name: version_of(name) for name in PACKAGES},
-        "cores": os.cpu_count(),
     }
 
 
@@ -104,20 +97,11 @@ def smiles2graph_of_ogb(smiles: Sequence[str]) -> Callable[[], None]:
     return run
 
 
-def version_of(package: str) -> str:
-    """Version of an installed package."""
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return "not installed"
-
-
 def describe(result: dict[str, Any]) -> str:
     """Write the result as a table."""
     lines = [
         f"{result['molecules']} molecules of {result['path']}, {result['atoms_per_molecule']:.1f} atoms each",
-        f"medians of {result['repeats']} runs, CPU time; {result['cores']} cores",
-        ", ".join(f"{name} {version}" for name, version in result["versions"].items()),
+        f"medians of {result['repeats']} runs, CPU time",
         "",
         f"{'':24}{'us a molecule':>14}{'ratio':>8}",
     ]
