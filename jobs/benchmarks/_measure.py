@@ -21,7 +21,8 @@ import psutil
 REPOSITORY = Path(__file__).resolve().parents[2]
 PACKAGES = ("wegl-dask", "numpy", "scipy", "scikit-learn", "POT", "pyarrow", "dask", "distributed", "dask-ml")
 
-POLL_SECONDS = 0.05
+POLL_SECONDS = 0.2
+"""Between two looks at the processes; a look takes some milliseconds of a core that is measured."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,7 @@ class Usage:
     seconds, cpu_seconds : float
         CPU of children that have ended without their parent waiting for them is missing.
     own_peak, tree_peak : int
-        Largest resident memory of the process, and of it and all its children together, in bytes.
+        Largest resident memory of the process, and of it and all its children together as far as it was seen, in bytes.
     children_peaks : tuple of int
         Largest resident memory of each child, largest first.
     output : str
@@ -67,9 +68,9 @@ def watch(command: Sequence[str], *, environment: Mapping[str, str] | None = Non
             for one in _tree(process):
                 try:
                     memory, times = one.memory_info().rss, one.cpu_times()
-                except psutil.Error:
+                    peaks[one.pid] = _high_water_mark(one.pid)
+                except (psutil.Error, OSError):
                     continue
-                peaks[one.pid] = max(peaks.get(one.pid, 0), memory)
                 cpu[one.pid] = times.user + times.system
                 now += memory
             tree_peak = max(tree_peak, now)
@@ -169,6 +170,13 @@ def run_quietly(command: Sequence[str]) -> None:
     )
     if done.returncode:
         sys.exit(f"{' '.join(command)} failed:\n{done.stderr}")
+
+
+def _high_water_mark(pid: int) -> int:
+    """Largest resident memory that a process has had, in bytes."""
+    lines = Path(f"/proc/{pid}/status").read_text(encoding="ascii").splitlines()
+    # A process that has ended and was not waited for has no memory.
+    return next((1024 * int(line.split()[1]) for line in lines if line.startswith("VmHWM:")), 0)
 
 
 def _tree(process: psutil.Process) -> list[psutil.Process]:
