@@ -68,7 +68,7 @@ def watch(command: Sequence[str], *, environment: Mapping[str, str] | None = Non
             for one in _tree(process):
                 try:
                     memory, times = one.memory_info().rss, one.cpu_times()
-                    peaks[one.pid] = _high_water_mark(one.pid)
+                    peaks[one.pid] = max(peaks.get(one.pid, 0), _high_water_mark(one.pid))
                 except (psutil.Error, OSError):
                     continue
                 cpu[one.pid] = times.user + times.system
