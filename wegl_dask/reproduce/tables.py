@@ -71,8 +71,8 @@ def _preface(how: Sequence[Mapping[str, Any]]) -> list[str]:
             "chosen by the labels that it is measured on, and so optimistic, as the paper's own number is."
         ),
         (
-            "- **held out**: the honest number from the same fits. Each fold is scored by the configuration that is best "
-            "on the other nine."
+            "- **held out**: a less optimistic number from the same fits. Each fold is scored by the configuration that is "
+            "best on the other nine; the fold's labels had a part in those fits, so it is not **nested**."
         ),
         (
             f"- **nested**: where it was computed. Each fold is scored by the configuration that is best in a {INNER_FOLDS}-"
