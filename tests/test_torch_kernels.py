@@ -30,9 +30,9 @@ FLOAT32 = {"rtol": 1e-5, "atol": 1e-6}
 def on_cpu(monkeypatch):
     """Let "cuda" stand for torch's CPU backend."""
     monkeypatch.setattr(torch_kernels, "DEVICE", "cpu")
-    kernels.kernels.cache_clear()
+    kernels._torch_kernels.cache_clear()
     yield
-    kernels.kernels.cache_clear()
+    kernels._torch_kernels.cache_clear()
 
 
 @pytest.fixture
@@ -201,7 +201,7 @@ def test_the_estimator_says_that_there_is_no_gpu():
 
 
 def test_torch_that_is_not_installed_is_named_with_its_extra(monkeypatch):
-    kernels.kernels.cache_clear()
+    kernels._torch_kernels.cache_clear()
     monkeypatch.setitem(sys.modules, "torch", None)
     monkeypatch.delitem(sys.modules, "wegl_dask.torch_kernels")
     monkeypatch.delattr("wegl_dask.torch_kernels")

@@ -30,7 +30,6 @@ class Kernels(NamedTuple):
     embed_points: Callable[..., Embeddings]
 
 
-@cache
 def kernels(device: Device) -> Kernels:
     """Choose the kernels of a device.
 
@@ -51,6 +50,11 @@ def kernels(device: Device) -> Kernels:
     """
     if device == "cpu":
         return Kernels(diffusion.pooled, diffusion.accumulated, transport.embed_points)
+    return _torch_kernels()
+
+
+@cache
+def _torch_kernels() -> Kernels:
     from wegl_dask import torch_kernels  # noqa: PLC0415  it imports torch
 
     torch_kernels.require_device()

@@ -118,7 +118,13 @@ class Run:
             Returns that address, or None if there is no such worker yet, or not any more.
         """
         future = self.client.submit(function, pure=False)
-        return lambda: future.result() if future.status == "finished" else None
+
+        def where() -> str | None:
+            address = future.result() if future.status == "finished" else None
+            future.release()
+            return address
+
+        return where
 
     def compute(
         self,
