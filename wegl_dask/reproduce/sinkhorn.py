@@ -153,7 +153,7 @@ def crossing(exact: Growth, entropic: Growth) -> float | None:
     Examples
     --------
     >>> lp = Growth(None, (10, 1000), (1.0, 1e4), (True, True))
-    >>> crossing(lp, Growth(0.1, (10, 1000), (10.0, 1e3), (True, True)))
+    >>> round(crossing(lp, Growth(0.1, (10, 1000), (10.0, 1e3), (True, True))), 6)
     100.0
     """
     common = [size for size in exact.sizes if size in entropic.sizes]
