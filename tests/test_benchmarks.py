@@ -4,8 +4,12 @@ import subprocess
 import sys
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
+from statistics import median
 
 import pytest
+
+from wegl_dask.ingest import LARGEST_SHARD
+from wegl_dask.planning import TASK_SECONDS
 
 FOLDER = Path(__file__).parents[1] / "jobs" / "benchmarks"
 PROGRAMS = sorted(path.name for path in FOLDER.glob("[!_]*.py"))
@@ -35,6 +39,36 @@ def test_every_result_names_its_command_and_what_it_was_run_on():
         assert result["command"].startswith(f"python jobs/benchmarks/{path.stem}.py"), path
         assert not any(word.startswith("/") for word in result["command"].split()), path
         assert {"cores", "load_average", "python", "versions"} <= result["conditions"].keys(), path
+
+
+def test_the_readme_of_the_package_states_what_was_measured():
+    text = (FOLDER.parents[1] / "README.md").read_text(encoding="utf-8")
+    section = " ".join(text.partition("## Speed\n")[2].partition("## Development\n")[0].split())
+    kept = {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in (FOLDER / "results").glob("*.json")}
+    for name, ratio in kept["molhiv"]["times_slower_than_wegl_dask"].items():
+        seconds = median(kept["molhiv"]["sides"][name]["seconds"])
+        assert f"| {seconds:.1f} | {ratio:.1f} |".replace("| 1.0 |", "| 1 |") in section, name
+    one, many = kept["scale"]["sizes"]["1 copies"], kept["scale"]["sizes"]["25 copies"]
+    assert f"{many['graphs']:,} graphs, 25 copies of it, take {many['seconds']:.0f} s" in section
+    assert f"has {many['worker_peak_mb']:.0f} MB, and {one['worker_peak_mb']:.0f} MB with one copy" in section
+    assert f"takes {kept['latency']['median_milliseconds']:.2f} ms" in section
+
+
+def test_the_worked_example_follows_from_what_was_measured():
+    text = (FOLDER.parents[1] / "README.md").read_text(encoding="utf-8")
+    section = " ".join(text.partition("### A billion molecules")[2].partition("## Development\n")[0].split())
+    kept = {name: json.loads((FOLDER / "results" / f"{name}.json").read_text()) for name in ("ingest", "scale")}
+    many = kept["scale"]["sizes"]["25 copies"]
+    read = kept["ingest"]["microseconds"]["whole source: read"]
+    stages = [2e6 * many["stages"][stage] / many["graphs"] for stage in ("moments", "sample", "embed")]
+    core_seconds = 1e9 * (read + sum(stages)) / 1e6
+    assert f"takes {read:.0f} us of a core" in section
+    assert "moments take {:.0f}, the sample {:.0f} and the embedding {:.0f}".format(*stages) in section
+    assert f"{core_seconds / 3600:.0f} core hours, {core_seconds / 1000 / 60:.0f} minutes on 1,000 cores" in section
+    n_shards = round(25.5e9 / LARGEST_SHARD)
+    assert f"{n_shards:,} shards of {LARGEST_SHARD:,} nodes" in section
+    assert f"four stages of {n_shards:,} tasks are {4 * n_shards * TASK_SECONDS / 60:.0f} minutes" in section
+    assert f"25,500 tasks a stage, {4 * 25_500 * TASK_SECONDS / 60:.0f} minutes" in section
 
 
 def run(program, arguments, path):

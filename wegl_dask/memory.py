@@ -20,8 +20,7 @@ embed       B + 60 e + (40 d + 30 K) n + 24 min(4e6, G N d) + 14 min(16.8e6, G N
 ==========  ============================================================================================
 
 B = 150 MB are a worker with what it imports, R = 160 MB what k-means imports. The factors were measured, as the peak of a
-process over what it held before, on data sets of 2 to 133 listed edges a node and of 4 to 4,000 columns; see
-``jobs/benchmarks/README.md``.
+process over what it held before, on data sets of 2 to 133 listed edges a node and of 4 to 4,000 columns.
 """
 
 from collections.abc import Mapping
