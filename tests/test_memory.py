@@ -48,8 +48,9 @@ def test_a_graph_below_the_size_of_auto_counts_as_it_is():
     assert terms["the costs and the plan of the largest graph"] == 66 * 800 * 400
 
 
-def test_only_k_means_imports_what_k_means_needs():
-    assert total_bytes(reference_terms(1000, 20, "kmeans")) - total_bytes(reference_terms(1000, 20, "sample")) > 1e8
+def test_the_sample_for_k_means_is_kept_in_single_precision():
+    assert total_bytes(reference_terms(1000, 20, "kmeans")) == WORKER_BYTES + 4 * 1000 * 20
+    assert total_bytes(reference_terms(1000, 20, "sample")) == WORKER_BYTES + 8 * 1000 * 20
 
 
 def test_what_fits_is_not_refused():

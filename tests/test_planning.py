@@ -145,6 +145,14 @@ def test_more_memory_than_a_worker_has_is_refused_with_both_numbers(job):
         planning.Forecast.require_fitting(heavy, "memory://anywhere")
 
 
+def test_what_k_means_imports_counts_in_every_stage_that_its_worker_may_do(job):
+    with_kmeans, without = (forecast(job(reference={"kind": kind}), progress=Silent) for kind in ("kmeans", "sample"))
+    by_name = {stage.name: stage.peak_bytes for stage in without.stages}
+    for stage in with_kmeans.stages:
+        if stage.name in {"moments", "projection", "sample", "embed"}:
+            assert stage.peak_bytes - by_name[stage.name] == pytest.approx(160e6, rel=0.02), stage.name
+
+
 def test_more_disk_than_is_free_is_refused_with_both_numbers(job, tmp_path, monkeypatch):
     predicted = forecast(job(), progress=Silent)
     predicted.require_fitting(str(tmp_path / "a" / "b"))

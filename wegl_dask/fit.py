@@ -16,6 +16,7 @@ from wegl_dask.memory import (
     Extent,
     Terms,
     embed_terms,
+    kmeans_terms,
     moments_terms,
     reference_terms,
     sample_terms,
@@ -156,7 +157,7 @@ def memory_needed(fit: Fit) -> dict[str, Terms]:
     shards = {shard: record.extra for shard, record in fit.census.records.items()}
     largest = Extent.of_shards(shards, virtual_node=fit.settings.virtual_node)
     n_blocks = len(nodes.features.blocks)
-    return {
+    stages = {
         "moments": moments_terms(largest, n_blocks, width, scatter=scatter),
         "merge": scatter_terms(width, scatter=scatter),
         **({"sketch": sketch_terms(largest, n_blocks, width, sketched)} if sketched else {}),
@@ -172,6 +173,11 @@ def memory_needed(fit: Fit) -> dict[str, Terms]:
             auto_size=spec.transport.auto_size,
         ),
     }
+    if spec.reference.kind == "kmeans":
+        # One worker has it from the first of these stages on, see `fit_model`.
+        for terms in stages.values():
+            terms.update(kmeans_terms())
+    return stages
 
 
 def _scatter(nodes: NodeEmbedding, seen: IntArray, spec: JobSpec) -> bool:

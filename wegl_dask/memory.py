@@ -14,12 +14,13 @@ merge       B + 4 * 8 w^2
 sketch      B + 60 e + (32 q + 30 K) n + 48 q w, for q random directions: an array each, counted and not measured
 projection  B + 4 * 8 w^2, or B + 48 q w
 sample      B + 60 e + (16 d + 30 K) n
-reference   B + R + 4 d m for k-means, B + 8 d m for all others
+reference   B + 4 d m for k-means, B + 8 d m for all others
 embed       B + 60 e + (40 d + 30 K) n + 24 min(4e6, G N d) + 14 min(16.8e6, G N d), and 66 p where the largest graph is
             solved exactly
 ==========  ============================================================================================
 
-B = 150 MB are a worker with what it imports, R = 160 MB what k-means imports. The factors were measured, as the peak of a
+B = 150 MB are a worker with what it imports. For k-means, each stage from moments on has R = 160 MB more: what it imports
+stays with the worker that does it. The factors were measured, as the peak of a
 process over what it held before, on data sets of 2 to 133 listed edges a node and of 4 to 4,000 columns.
 """
 
@@ -123,10 +124,14 @@ def sample_terms(shard: Extent, n_blocks: int, dimension: int) -> Terms:
     }
 
 
+def kmeans_terms() -> Terms:
+    """Add up what k-means imports, on the worker that will do it."""
+    return {"what k-means imports": KMEANS_BYTES}
+
+
 def reference_terms(sample: int, dimension: int, kind: ReferenceKind) -> Terms:
     """Add up the stage reference, for a sample of so many points."""
     return {
-        "what k-means imports": KMEANS_BYTES if kind == "kmeans" else 0,
         "the sample for the reference": sample_dtype(kind)().itemsize * dimension * sample,
     }
 
