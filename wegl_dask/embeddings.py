@@ -130,9 +130,10 @@ class EmbeddingFormat:
             columns = schema.names[: -made["n_points"] * made["dimension"] if made["layout"] == "wide" else -1]
             extra = {name: str(schema.field(name).type) for name in columns if name not in _row_fields(labels)}
             found = cls(**made, labels=labels, extra_columns=extra, metadata=metadata)
+            as_told = found.schema
         except (KeyError, TypeError, JobFileError) as error:
             raise ValueError(f"not the columns of an embedding part: {error}") from error
-        if not found.schema.equals(schema):
+        if not as_told.equals(schema):
             raise ValueError("the columns are not those that the metadata tells of")
         return found
 

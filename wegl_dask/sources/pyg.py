@@ -181,7 +181,8 @@ def _load(file: str) -> Sequence[Any]:
         *(OSError, RuntimeError, EOFError, pickle.PickleError),
         *(ValueError, TypeError, AttributeError, LookupError, ImportError),
     ) as error:
-        raise SourceError(f"{file} cannot be loaded with torch.load: {type(error).__name__}: {error}") from error
+        what = " ".join(str(error).split())
+        raise SourceError(f"{file} cannot be loaded with torch.load: {type(error).__name__}: {what}") from error
     if isinstance(content, tuple) and len(content) > 1 and isinstance(content[1], Mapping | None):
         joined, slices = content[:2]
         if isinstance(joined, Mapping) or hasattr(joined, "to_dict"):
