@@ -24,6 +24,7 @@ from wegl_dask.memory import (
     sketch_terms,
 )
 from wegl_dask.points import NodeEmbedding, NodeSettings
+from wegl_dask.projection import n_directions
 from wegl_dask.records import PartRecord
 from wegl_dask.reference import sample_dtype
 from wegl_dask.run import Run
@@ -151,9 +152,9 @@ def memory_needed(fit: Fit) -> dict[str, Terms]:
     seen = nodes.features.seen_columns(fit.census.categories, fit.census.degrees)
     scatter = _scatter(nodes, seen, spec)
     width = nodes.repeats * (nodes.features.n_features if nodes.encodes_before_moments(seen) else len(seen))
-    sketched = 0
-    if needs_sketch(nodes, seen, spec.projection.components, spec.projection.method):
-        sketched = 3 * (spec.projection.components or 0) + 20
+    components, sketched = spec.projection.components, 0
+    if components is not None and needs_sketch(nodes, seen, components, spec.projection.method):
+        sketched = n_directions(width, components)
     shards = {shard: record.extra for shard, record in fit.census.records.items()}
     largest = Extent.of_shards(shards, virtual_node=fit.settings.virtual_node)
     n_blocks = len(nodes.features.blocks)
@@ -191,7 +192,7 @@ def fit_model(run: Run, fit: Fit) -> PartRecord:
     """Fit projection and reference and write the model: the record of the stage reference."""
     if finished := run.finished("reference", {0: fit.fingerprint}):
         return finished[0]
-    worker = run.prepare(fit_tasks.import_clustering) if fit.spec.reference.kind == "kmeans" else None
+    worker = run.prepare(fit_tasks.prepare_clustering) if fit.spec.reference.kind == "kmeans" else None
     projection_path = _fit_projection(run, fit)
     samples = _sample(run, fit, projection_path)
     with run.timed("reference"):

@@ -20,7 +20,14 @@ from wegl_dask.graphs import GraphBatch, IntArray
 from wegl_dask.points import NodeSettings, PointEmbedding
 from wegl_dask.projection import Moments, Projection, column_factors, random_directions
 from wegl_dask.records import PartRecord
-from wegl_dask.reference import KMEANS_DTYPE, kmeans_reference, mini_batches, origin_reference, reference_from_samples
+from wegl_dask.reference import (
+    KMEANS_DTYPE,
+    import_clustering,
+    kmeans_reference,
+    mini_batches,
+    origin_reference,
+    reference_from_samples,
+)
 from wegl_dask.saved_model import Model, Origin
 from wegl_dask.shards import Shard
 from wegl_dask.sources.base import fingerprint
@@ -177,11 +184,9 @@ def write_projection(
     return 0
 
 
-def import_clustering() -> str:
-    """Import what k-means needs, which takes longer than many a stage: the address of the worker that has done it."""
-    import dask_ml.wrappers  # noqa: F401, PLC0415
-    import sklearn.cluster  # noqa: F401, PLC0415
-
+def prepare_clustering() -> str:
+    """Import what k-means needs: the address of the worker that has done it."""
+    import_clustering()
     return str(get_worker().address)
 
 

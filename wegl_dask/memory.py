@@ -94,7 +94,7 @@ def moments_terms(shard: Extent, n_blocks: int, width: int, *, scatter: bool) ->
     block = max(min(BLOCK_ENTRIES, width * shard.points), of_largest_graph if scatter else 0)
     part = min(1.0, block / max(1, width * shard.points))
     return {
-        "the graphs of a shard": part * (60 * shard.edges + 30 * n_blocks * shard.points),
+        "the graphs of a shard": part * _graph_bytes(shard, n_blocks),
         "the node embeddings of a block": 8 * 3.2 * block,
         "the scatter matrix": 3 * 8 * width**2 if scatter else 0,
     }
@@ -112,14 +112,17 @@ def sketch_terms(shard: Extent | None, n_blocks: int, width: int, n_directions: 
     products: Terms = {"the products with random directions": 8 * 6 * width * n_directions}
     if shard is None:
         return products
-    graphs = 60 * shard.edges + 30 * n_blocks * shard.points
-    return {"the graphs of a shard": graphs, "the directions diffused": 8 * 4 * n_directions * shard.points, **products}
+    return {
+        "the graphs of a shard": _graph_bytes(shard, n_blocks),
+        "the directions diffused": 8 * 4 * n_directions * shard.points,
+        **products,
+    }
 
 
 def sample_terms(shard: Extent, n_blocks: int, dimension: int) -> Terms:
     """Add up the stage sample."""
     return {
-        "the graphs of a shard": 60 * shard.edges + 30 * n_blocks * shard.points,
+        "the graphs of a shard": _graph_bytes(shard, n_blocks),
         "the points of a shard": 16 * dimension * shard.points,
     }
 
@@ -131,9 +134,7 @@ def kmeans_terms() -> Terms:
 
 def reference_terms(sample: int, dimension: int, kind: ReferenceKind) -> Terms:
     """Add up the stage reference, for a sample of so many points."""
-    return {
-        "the sample for the reference": sample_dtype(kind)().itemsize * dimension * sample,
-    }
+    return {"the sample for the reference": sample_dtype(kind)().itemsize * dimension * sample}
 
 
 def embed_terms(
@@ -147,11 +148,16 @@ def embed_terms(
         # The largest graph that is still solved exactly.
         pairs, is_exact = auto_size, True
     return {
-        "the graphs of a shard": 60 * shard.edges + 30 * n_blocks * shard.points,
+        "the graphs of a shard": _graph_bytes(shard, n_blocks),
         "the points of a shard": 40 * dimension * shard.points,
         "the vectors of a shard": 24 * min(BLOCK_ENTRIES, vectors) + 14 * min(ROW_GROUP_BYTES // 4, vectors),
         "the costs and the plan of the largest graph": EXACT_PAIR_BYTES * (pairs if is_exact else COST_ENTRIES),
     }
+
+
+def _graph_bytes(shard: Extent, n_blocks: int) -> int:
+    """Add up a shard's graphs and their propagation operator."""
+    return 60 * shard.edges + 30 * n_blocks * shard.points
 
 
 def total_bytes(terms: Terms) -> int:

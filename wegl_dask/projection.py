@@ -109,6 +109,11 @@ class Projection:
         return float(2.0 ** (np.floor(np.log2(spread if spread > 0 else 1.0)) - 28))
 
 
+def n_directions(width: int, components: int) -> int:
+    """Say how many random directions the principal components of `width` columns are found from."""
+    return min(width, 3 * components + 20)
+
+
 def random_directions(width: int, components: int, seed: int) -> FloatMatrix:
     """Draw the directions that the covariance of `width` columns is multiplied with: float64, (width, p).
 
@@ -117,8 +122,8 @@ def random_directions(width: int, components: int, seed: int) -> FloatMatrix:
     >>> random_directions(1000, 20, seed=0).shape
     (1000, 80)
     """
-    n_directions = min(width, 3 * components + 20)
-    return np.random.default_rng([seed, width, n_directions]).standard_normal((width, n_directions))
+    number = n_directions(width, components)
+    return np.random.default_rng([seed, width, number]).standard_normal((width, number))
 
 
 def column_factors(moments: Moments, *, standardize: bool) -> FloatMatrix:

@@ -95,6 +95,12 @@ def kmeans_reference(points: "da.Array", n_points: int, *, epochs: int, step: fl
     return _with_distinct_centres(incremental.estimator_.cluster_centers_, start, step)
 
 
+def import_clustering() -> None:
+    """Import what `kmeans_reference` needs, which takes longer than many a stage."""
+    import dask_ml.wrappers  # noqa: F401, PLC0415
+    import sklearn.cluster  # noqa: F401, PLC0415
+
+
 def sample_dtype(kind: ReferenceKind) -> type[np.floating[Any]]:
     """Type in which the sample of node embeddings for a reference of this kind is kept."""
     return KMEANS_DTYPE if kind == "kmeans" else np.float64

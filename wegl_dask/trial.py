@@ -12,7 +12,7 @@ from wegl_dask.ingest import ShardCensus, ingest, write_plan
 from wegl_dask.pipeline import embed
 from wegl_dask.progress import Progress
 from wegl_dask.records import PartRecord
-from wegl_dask.reference import BLOCK_ROWS, ReferenceKind, mini_batch_kmeans
+from wegl_dask.reference import BLOCK_ROWS, ReferenceKind, import_clustering, mini_batch_kmeans
 from wegl_dask.run import AnyTask, Run
 from wegl_dask.sources.base import SourcePlan
 from wegl_dask.spec import JobSpec
@@ -182,8 +182,7 @@ def _import_seconds(reference: ReferenceKind) -> float:
     """Import what the reference needs, and say how long that takes in a process that has not done so."""
     started = time.perf_counter()
     if reference == "kmeans":
-        import dask_ml.wrappers  # noqa: F401, PLC0415
-        import sklearn.cluster  # noqa: F401, PLC0415
+        import_clustering()
     elif reference == "barycenter":
         import ot.lp  # noqa: F401, PLC0415
     return time.perf_counter() - started

@@ -1,9 +1,8 @@
 """Plots of ours beside the paper's."""
 
-import io
 from collections.abc import Sequence
 
-from wegl_dask.errors import MissingDependencyError
+from wegl_dask.reproduce.figures import BLUE, GREY, GRID, RED, new_figure, png
 from wegl_dask.reproduce.tud import METHODS, Cell
 
 
@@ -15,12 +14,8 @@ def tud_plot(cells: Sequence[Cell]) -> bytes:
     MissingDependencyError
         If matplotlib is not installed.
     """
-    try:
-        from matplotlib.figure import Figure  # noqa: PLC0415  it is no requirement
-    except ImportError as error:
-        raise MissingDependencyError.for_extra("matplotlib", "plots") from error
     names = list(dict.fromkeys(cell.data_set for cell in cells))
-    figure = Figure(figsize=(8, 4 * len(names)), layout="constrained")
+    figure = new_figure(8, 4 * len(names))
     for axes, name in zip(figure.subplots(len(names), squeeze=False)[:, 0], names, strict=True):
         own = [cell for cell in cells if cell.data_set == name]
         places = range(len(own))
@@ -29,7 +24,7 @@ def tud_plot(cells: Sequence[Cell]) -> bytes:
             [cell.paper.mean if cell.paper else float("nan") for cell in own],
             [(cell.paper.std or 0) if cell.paper else 0 for cell in own],
             fmt="o",
-            color="#9aa4b2",
+            color=GREY,
             label="paper",
         )
         axes.errorbar(
@@ -37,17 +32,15 @@ def tud_plot(cells: Sequence[Cell]) -> bytes:
             [cell.best.mean() for cell in own],
             [cell.best.std() for cell in own],
             fmt="o",
-            color="#3b6fb6",
+            color=BLUE,
             label="ours, best configuration",
         )
         held_out = [cell.held_out.mean() for cell in own]
-        axes.plot([place + 0.2 for place in places], held_out, "D", color="#d1495b", label="ours, held out")
+        axes.plot([place + 0.2 for place in places], held_out, "D", color=RED, label="ours, held out")
         labels = [f"{METHODS[cell.model].removeprefix('WEGL + ')} {cell.pooling}" for cell in own]
         axes.set_xticks(list(places), labels, rotation=60, ha="right", fontsize=8)
         axes.set_ylabel("accuracy, %")
         axes.set_title(name)
-        axes.grid(visible=True, axis="y", color="#e3e7ee")
+        axes.grid(visible=True, axis="y", color=GRID)
     figure.legend(*axes.get_legend_handles_labels(), loc="outside upper center", ncols=3, fontsize=8)
-    content = io.BytesIO()
-    figure.savefig(content, format="png", dpi=90)
-    return content.getvalue()
+    return png(figure)

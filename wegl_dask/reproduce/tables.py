@@ -7,6 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from wegl_dask.reproduce.paper import PaperCell
+from wegl_dask.reproduce.provenance import provenance_line
 from wegl_dask.reproduce.tud import (
     DATA_SETS,
     INNER_FOLDS,
@@ -60,8 +61,6 @@ def tud_table(cells: Sequence[Cell], how: Sequence[Mapping[str, Any]]) -> str:
 
 def _preface(how: Sequence[Mapping[str, Any]]) -> list[str]:
     seeds = sorted({each["seed"] for each in how})
-    versions = sorted({f"{name} {version}" for each in how for name, version in each["versions"].items()})
-    dates = sorted({each["date"] for each in how})
     return [
         f"{N_FOLDS}-fold cross-validation, in per cent: mean ± standard deviation over the folds, stratified by class.",
         "The embedding has seen all graphs, without their labels.",
@@ -108,7 +107,7 @@ def _preface(how: Sequence[Mapping[str, Any]]) -> list[str]:
             "ends by itself before that; on PTC_MR (concat, C = 100) it does not in every fold."
         ),
         "",
-        f"Seed {', '.join(str(seed) for seed in seeds)}; {', '.join(versions)}; {' to '.join({dates[0]: 0, dates[-1]: 0})}.",
+        f"Seed {', '.join(str(seed) for seed in seeds)}; {provenance_line(how)}.",
     ]
 
 

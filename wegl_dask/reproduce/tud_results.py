@@ -2,16 +2,14 @@
 
 import json
 from collections.abc import Sequence
-from datetime import UTC, datetime
-from importlib.metadata import version
 from typing import Any
 
 from wegl_dask.folders import Folder
 from wegl_dask.records import json_bytes
 from wegl_dask.reproduce.plots import tud_plot
+from wegl_dask.reproduce.provenance import provenance
 from wegl_dask.reproduce.tables import tud_table
 from wegl_dask.reproduce.tud import DATA_SETS, LARGE_DATA_SETS, METHODS, POOLINGS, Cell, Plan
-from wegl_dask.version import NUMERICS_VERSION
 
 RESULTS, TABLE, PLOT = "tud.json", "tud.md", "tud.png"
 
@@ -35,9 +33,7 @@ def add_results(folder: Folder, cells: Sequence[Cell], plan: Plan) -> None:
         "seed": plan.seed,
         "layers": list(plan.layers),
         "shortlisted": plan.shortlisted,
-        "date": f"{datetime.now(UTC):%Y-%m-%d}",
-        "versions": {package: version(package) for package in ("numpy", "scikit-learn")},
-        "numerics_version": NUMERICS_VERSION,
+        **provenance(("numpy", "scikit-learn")),
     }
     for cell in cells:
         values = cell.to_json()
