@@ -179,6 +179,11 @@ def _high_water_mark(pid: int) -> int:
     return next((1024 * int(line.split()[1]) for line in lines if line.startswith("VmHWM:")), 0)
 
 
+def shown(argument: str) -> str:
+    """Leave out where a file or folder lies: that is the machine's matter."""
+    return Path(argument).name if argument.startswith("/") else argument
+
+
 def _tree(process: psutil.Process) -> list[psutil.Process]:
     try:
         return [process, *process.children(recursive=True)]
@@ -189,9 +194,7 @@ def _tree(process: psutil.Process) -> list[psutil.Process]:
 def _command_line() -> str:
     script = Path(sys.argv[0])
     name = f"jobs/benchmarks/{script.name}" if script.parent.name == "benchmarks" else str(script)
-    # Where the data and the results lie is the machine's matter.
-    shown = [Path(argument).name if argument.startswith("/") else argument for argument in sys.argv[1:]]
-    return " ".join(["python", name, *shown])
+    return " ".join(["python", name, *map(shown, sys.argv[1:])])
 
 
 def _processor() -> str:

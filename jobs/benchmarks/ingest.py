@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from _measure import finish, parser
+from _measure import finish, parser, shown
 from rdkit import Chem, rdBase
 
 from wegl_dask.molecules import graphs_from_smiles
@@ -63,7 +63,7 @@ def measure(path: str, smiles_column: str, n_molecules: int, repeats: int) -> di
     medians = {name: statistics.median(values) for name, values in times.items()}
     return {
         "benchmark": "ingest",
-        "path": path,
+        "path": shown(path),
         "megabytes": size_of(source.pieces()[0]) / 1e6,
         "molecules": len(smiles),
         "atoms_per_molecule": sum(shard.graphs.n_nodes for shard in shards) / sum(s.graphs.n_graphs for s in shards),

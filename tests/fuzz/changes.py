@@ -1,6 +1,7 @@
 """How a file is spoilt: its bytes, its lines and numbers, or the values that it holds, drawn at random."""
 
 import bz2
+import copy
 import gzip
 import io
 import json
@@ -134,7 +135,7 @@ def changed_value(draw, value):
             for item in value.values() if isinstance(value, dict) else value:
                 collect(item)
 
-    value = json.loads(json.dumps(value))
+    value = copy.deepcopy(value)
     collect(value)
     for holder in draw.sample(holders, min(len(holders), draw.choice([1, 1, 2]))):
         key = draw.choice([*(holder if isinstance(holder, dict) else range(len(holder)))])
