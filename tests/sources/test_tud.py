@@ -339,7 +339,7 @@ def test_both_graphs_that_an_edge_joins_are_rejected(small, tmp_path, nodes_per_
     ]
 
 
-@pytest.mark.parametrize("missing", [0, 7, -2, 10**15])
+@pytest.mark.parametrize("missing", [0, 7, -2, 10**15, -(2**63), 2**63 - 1])
 def test_graph_with_an_edge_to_a_node_that_there_is_not_is_rejected(small, tmp_path, missing):
     text = SMALL["A"].replace("3, 2", f"3, {missing}")
     (small / "SMALL_A.txt").write_text(text)

@@ -245,8 +245,8 @@ class _CutReader:
         owners, sources, targets, labels, attributes = [], [], [], [], []
         faults: dict[int, str] = {}
         for start, size in _steps(self._go_to(EDGE_FILES)):
-            ends = self._read("A", size) - 1
-            source, target = nodes.find(ends[:, 0]), nodes.find(ends[:, 1])
+            ends = self._read("A", size)
+            source, target = nodes.find(ends[:, 0] - 1), nodes.find(ends[:, 1] - 1)
             # Of an end that is elsewhere the graph does not matter.
             graph = np.append(nodes.graph, -1)[source]
             whole = (source >= 0) & (target >= 0) & (graph == np.append(nodes.graph, -1)[target])
@@ -254,8 +254,8 @@ class _CutReader:
                 for line in np.flatnonzero(~whole & (here >= 0)).tolist():
                     faults.setdefault(
                         int(nodes.graph[here[line]]),
-                        f"line {start + line + 1} of {file_name(self.data_set, 'A')} joins node {ends[line, 0] + 1} to "
-                        f"node {ends[line, 1] + 1}; node {there[line] + 1} is not in this graph",
+                        f"line {start + line + 1} of {file_name(self.data_set, 'A')} joins node {ends[line, 0]} to "
+                        f"node {ends[line, 1]}; node {there[line]} is not in this graph",
                     )
             first_node = nodes.offsets[graph[whole]]
             owners.append(graph[whole].astype(np.int32))
