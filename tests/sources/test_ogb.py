@@ -199,6 +199,8 @@ def test_sets_without_molecules_have_attributes(tmp_path):
         ("regression", "3\n1\nnan\n", "target", [3.0, 1.0, None]),
         ("multitask", "3\n1\nnan\n", "tasks", [[3], [1], [None]]),
         ("none", "def f ( x )\ng\nh\n", "none", [None, None, None]),
+        ("classification", "0\n1e19\n0\n", "class", [0, 1, 0]),
+        ("classification", "-1e300\n\n1e300\n", "class", [0, None, 1]),
     ],
 )
 def test_task_and_values_decide_what_the_labels_are(tmp_path, task, labels, kind, expected):

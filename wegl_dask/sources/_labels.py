@@ -40,9 +40,9 @@ def label_column(labels: LabelSchema, values: Numbers, name: str) -> pa.Array:
         case "class":
             classes = np.array([int(text) for text in labels.class_names])
             unknown = np.isnan(values[:, 0])
-            found = np.where(unknown, classes[0], values[:, 0]).astype(np.int64)
+            found = np.where(unknown, classes[0], values[:, 0])
             index = np.minimum(np.searchsorted(classes, found), len(classes) - 1)
             strange = np.flatnonzero(classes[index] != found)
             if len(strange):
-                raise changed_since_scan(name, f"has a graph of class {found[strange[0]]}, which is new")
+                raise changed_since_scan(name, f"has a graph of class {found[strange[0]]:.17g}, which is new")
             return pa.array(index, pa.int64(), mask=unknown)
