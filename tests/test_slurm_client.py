@@ -60,6 +60,11 @@ def test_a_job_has_a_worker_of_one_thread_a_core_and_leaves_a_tenth_of_the_memor
     assert memory_of_a_worker(table(cores=4, memory="8GiB")) == int(0.9 * 2 * 2**30)
 
 
+def test_the_port_of_a_worker_that_asks_for_no_certificate_is_for_its_machine_alone(table):
+    _, command = script(cluster_arguments(table()))
+    assert dict(itertools.pairwise(command))["--dashboard-address"] == "127.0.0.1:0"
+
+
 @pytest.mark.parametrize("walltime", ["1", "5", "30", "01:00:00", "1-00:00:00"])
 def test_every_worker_ends_before_the_time_limit_of_its_job_and_has_had_half_of_it(table, walltime):
     limits = {"1": 60, "5": 300, "30": 1800, "01:00:00": 3600, "1-00:00:00": 86400}

@@ -123,7 +123,8 @@ def cluster_arguments(table: ClusterTable) -> dict[str, Any]:
         "worker_extra_args": [
             *("--lifetime", f"{walltime - margin}s"),
             *("--lifetime-stagger", f"{margin // 2}s"),
-            "--no-dashboard",
+            # Its port answers without a certificate, and is there without a dashboard too: for the machine alone.
+            *("--no-dashboard", "--dashboard-address", "127.0.0.1:0"),
         ],
         "scheduler_options": {
             "dashboard": has_dashboard(table),

@@ -29,6 +29,17 @@ def said():
     return "\n\n".join(texts)
 
 
+@pytest.mark.parametrize("place", ["scheduler/README.md", "slurm/wegl.sbatch"])
+def test_what_an_operator_starts_opens_no_port_without_certificates_to_other_machines(place):
+    text = (ROOT / "deploy" / place).read_text(encoding="utf-8").replace("\\\n", " ")
+    for name, value in re.findall(r"^(\w+)=\((.*)\)$", text, re.MULTILINE):
+        text = text.replace(f'"${{{name}[@]}}"', value)
+    lines = [line for line in text.splitlines() if re.search(r"\bdask[ _](scheduler|worker)\b.*--", line)]
+    assert len(lines) == 2
+    for line in lines:
+        assert re.search(r"--dashboard-address 127\.0\.0\.1:\d+", line), line
+
+
 @pytest.mark.parametrize("page", ["", "kubernetes", "scheduler", "slurm"])
 def test_every_message_that_is_explained_is_said_by_the_package(page, said):
     rows = re.findall(r"^\| (.*?) \| .* \|$", (ROOT / "deploy" / page / "README.md").read_text(), re.MULTILINE)
