@@ -221,6 +221,12 @@ def test_the_format_is_found_again_in_the_file(form):
         EmbeddingFormat(3, 2).schema.with_metadata({"label_kind": "not JSON"}),
         EmbeddingFormat(3, 2).schema.with_metadata(EmbeddingFormat(3, 3).schema.metadata),
         EmbeddingFormat(3, 2).schema.with_metadata(EmbeddingFormat(3, 2).schema.metadata | {b"dtype": b'"fnoat32"'}),
+        EmbeddingFormat(3, 2).schema.with_metadata(
+            EmbeddingFormat(3, 2).schema.metadata | {b"n_points": b"1" + b"0" * 12}
+        ),
+        EmbeddingFormat(3, 2).schema.with_metadata(
+            EmbeddingFormat(3, 2).schema.metadata | {b"n_points": b"[" * 100_000}
+        ),
     ],
 )
 def test_other_files_are_not_taken_for_parts(schema):

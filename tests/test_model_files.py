@@ -64,9 +64,37 @@ def altered(content):
     return content.replace(b"\x00\x00\x00\x40", b"\x00\x00\x00\x41", 1)
 
 
+def with_header(shape, descr="'<f8'"):
+    """Make an archive whose only array is said to be of a shape and a type by its header alone."""
+    header = f"{{'descr': {descr}, 'fortran_order': False, 'shape': {shape}, }}\n".encode()
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w") as archive:
+        archive.writestr("mean.npy", b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header)
+    return file.getvalue()
+
+
+def with_zip_field(at_local, at_central, value):
+    """Set a field of two bytes in the headers of the first member of a zip file."""
+
+    def change(content):
+        content = bytearray(content)
+        for start in (content.index(b"PK\x03\x04") + at_local, content.index(b"PK\x01\x02") + at_central):
+            content[start : start + 2] = value.to_bytes(2, "little")
+        return bytes(content)
+
+    return change
+
+
 @pytest.mark.parametrize(
     ("name", "damage", "message"),
     [
+        (MODEL_ARRAYS, with_zip_field(6, 8, 1), r"arrays\.npz is damaged: .*encrypted"),
+        (MODEL_ARRAYS, with_zip_field(8, 10, 99), r"arrays\.npz is damaged: .*compression"),
+        (MODEL_ARRAYS, lambda _: with_header("(10**12,)"), r"arrays\.npz is damaged"),
+        (MODEL_ARRAYS, lambda _: with_header(f"({10**14},)"), r"arrays\.npz is damaged"),
+        (MODEL_ARRAYS, lambda _: with_header(f"({10**23},)"), r"arrays\.npz is damaged"),
+        (MODEL_ARRAYS, lambda _: with_header("(" * 200), r"arrays\.npz is damaged"),
+        (MODEL_ARRAYS, lambda _: with_header("(3,)", descr="()"), r"arrays\.npz is damaged"),
         (MODEL_ARRAYS, lambda content: content[:-30], r"arrays\.npz is damaged"),
         (MODEL_ARRAYS, lambda _: b"", r"arrays\.npz is damaged"),
         (MODEL_ARRAYS, altered, r"arrays\.npz is damaged: Bad CRC"),

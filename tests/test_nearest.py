@@ -172,6 +172,20 @@ def test_what_cannot_be_asked_for_is_named(embedded_run, arguments, message):
         nearest.neighbours(embedded_run("mutag"), **arguments)
 
 
+@pytest.mark.parametrize("entry", [np.nan, np.inf, 1e200])
+def test_vectors_that_are_not_finite_are_refused(embedded_run, entry):
+    vectors = read_embeddings(embedded_run("mutag")).X[:2].astype(np.float64)
+    vectors[1, 0] = entry
+    with pytest.raises(WeglError, match="no finite numbers of single precision"):
+        nearest.neighbours(embedded_run("mutag"), vectors=vectors)
+
+
+def test_under_a_threshold_of_any_size_all_pairs_are_near(embedded_run):
+    n_graphs = len(read_embeddings(embedded_run("mutag")).X)
+    found = sum(pairs.num_rows for pairs in nearest.similar(embedded_run("mutag"), 1e300))
+    assert found == n_graphs * (n_graphs - 1) // 2
+
+
 def test_a_negative_threshold_is_refused_at_once(embedded_run):
     with pytest.raises(WeglError, match=r"the threshold is -1.0; distances are 0 or more"):
         next(nearest.similar(embedded_run("mutag"), -1.0))

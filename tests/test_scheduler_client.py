@@ -74,13 +74,21 @@ def test_something_that_listens_and_says_nothing_is_given_up():
 
 
 @pytest.mark.usefixtures("impatient")
-def test_something_that_speaks_another_protocol_is_no_scheduler():
+@pytest.mark.parametrize(
+    "words",
+    [
+        b"HTTP/1.1 400 Bad Request\r\n\r\n" * 10,
+        # A message of Dask's form, in two frames, that holds nothing of sense.
+        b"".join(size.to_bytes(8, "little") for size in (2, 16, 16)) + b"\x93" * 64,
+    ],
+)
+def test_something_that_speaks_another_protocol_is_no_scheduler(words):
     with socket.create_server(("127.0.0.1", 0)) as server:
 
         def answer():
             connection, _ = server.accept()
             with connection:
-                connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n" * 10)
+                connection.sendall(words)
                 connection.recv(1)
 
         thread = threading.Thread(target=answer)

@@ -48,6 +48,14 @@ def test_without_keys_dasks_own_settings_count(certificates):
         assert security(table()).tls_ca_file == str(certificates / "ours" / "ca.crt")
 
 
+@pytest.mark.parametrize("sign", ["BEGIN ENCRYPTED PRIVATE KEY", "Proc-Type: 4,ENCRYPTED"])
+def test_a_key_with_a_password_is_refused_without_asking_for_it(certificates, tmp_path, sign):
+    key = tmp_path / "tls.key"
+    key.write_text(f"-----{sign}-----\n")
+    with pytest.raises(JobFileError, match=r'cluster\.tls_key = ".*tls\.key" holds a key with a password'):
+        security(table(certificates, tls_key=str(key)))
+
+
 @pytest.mark.parametrize(
     ("keys", "message"),
     [

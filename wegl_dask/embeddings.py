@@ -131,7 +131,7 @@ class EmbeddingFormat:
             extra = {name: str(schema.field(name).type) for name in columns if name not in _row_fields(labels)}
             found = cls(**made, labels=labels, extra_columns=extra, metadata=metadata)
             as_told = found.schema
-        except (KeyError, TypeError, JobFileError) as error:
+        except (KeyError, TypeError, OverflowError, RecursionError, JobFileError) as error:
             raise ValueError(f"not the columns of an embedding part: {error}") from error
         if not as_told.equals(schema):
             raise ValueError("the columns are not those that the metadata tells of")

@@ -3,6 +3,7 @@
 import hashlib
 import io
 import json
+import tokenize
 import zipfile
 import zlib
 from collections.abc import Mapping
@@ -48,7 +49,11 @@ def read_npz(folder: Folder, name: str) -> dict[str, np.ndarray]:
     try:
         with np.load(io.BytesIO(content), allow_pickle=False) as archive:
             return dict(archive)
-    except (zipfile.BadZipFile, zlib.error, ValueError, EOFError, KeyError, OSError, TypeError) as error:
+    # What holds no arrays fails in the readers of zip files and of NumPy in any of these ways.
+    except (
+        *(zipfile.BadZipFile, zlib.error, tokenize.TokenError, SyntaxError, EOFError, OSError, MemoryError),
+        *(ValueError, TypeError, LookupError, ArithmeticError, RuntimeError),
+    ) as error:
         raise WeglError(f"{folder.location(name)} is damaged: {error}. Run the job again, it is remade") from error
 
 

@@ -91,6 +91,8 @@ def neighbours(
             raise WeglError("vectors are no graphs of the run: give them without ids, and without the exact W_2")
         if vectors.ndim != 2 or vectors.shape[1] != rows.form.width:
             raise WeglError(f"vectors have the shape {vectors.shape}; (n, {rows.form.width}) is needed for this run")
+        if not (np.abs(vectors) <= np.finfo(np.float32).max).all():
+            raise WeglError("vectors have entries that are no finite numbers of single precision")
         queries, own = vectors, None
     else:
         ids = [graph_ids] if isinstance(graph_ids, str) else graph_ids

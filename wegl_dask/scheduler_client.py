@@ -4,6 +4,7 @@ import asyncio
 import logging
 import math
 import ssl
+import struct
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -118,7 +119,7 @@ def _check_scheduler(address: str, certificates: Security) -> None:
     try:
         kind = LoopRunner().run_sync(_ask_for_kind, address, certificates)
     # What is no scheduler may answer anything: bytes that are no message, or a message of an absurd length.
-    except (OSError, ValueError, TypeError, MemoryError) as error:
+    except (OSError, ValueError, TypeError, MemoryError, struct.error) as error:
         raise _unreachable(address, error) from error
     if kind != "Scheduler":
         raise WeglError(f"at {address} is no scheduler but a {kind}: set cluster.address to the scheduler's address")

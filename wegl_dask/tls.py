@@ -63,7 +63,7 @@ def security(table: ClusterTable) -> Security:
     if table.tls_ca_file is None:
         return Security()
     for key in ("tls_ca_file", "tls_cert", "tls_key"):
-        _require_readable(key, getattr(table, key))
+        _require_usable(key, getattr(table, key))
     found = Security(
         require_encryption=True,
         tls_ca_file=table.tls_ca_file,
@@ -80,11 +80,16 @@ def security(table: ClusterTable) -> Security:
     return found
 
 
-def _require_readable(key: str, path: str | None) -> None:
+def _require_usable(key: str, path: str | None) -> None:
     if path is None:
         return
     try:
-        with Path(path).open("rb"):
-            pass
+        content = Path(path).read_bytes()
     except OSError as error:
         raise JobFileError(f'cluster.{key} = "{path}" cannot be read: {error.strerror}') from error
+    # As `BEGIN ENCRYPTED PRIVATE KEY` or `Proc-Type: 4,ENCRYPTED`; OpenSSL would ask for the password on the terminal.
+    if b"ENCRYPTED" in content:
+        raise JobFileError(
+            f'cluster.{key} = "{path}" holds a key with a password, for which nobody can be asked: write it without, by  '
+            "openssl pkey -in KEY -out tls.key"
+        )

@@ -106,7 +106,8 @@ def close_pairs(vectors: FloatArray, threshold: float) -> Iterator[tuple[IntArra
     place = _places(vectors)
     order = np.argsort(place, kind="stable")
     place = place[order]
-    limit = threshold**2
+    # A power would be an error where the product is infinite.
+    limit = threshold * threshold
     # The places are rounded, in proportion to the lengths of the vectors.
     reach = threshold * (1 + 1e-9) + 1e-12 * np.sqrt(vectors.shape[1]) * np.abs(vectors).max(initial=0.0)
     for start in range(0, len(order), QUERY_ROWS):
