@@ -48,6 +48,17 @@ def mutag_labels(shared_data):
     return np.array(lines, dtype=int)
 
 
+def test_vectors_that_single_precision_cannot_hold_are_refused(mutag):
+    wegl = WEGL(node_features=["labels"], n_layers=0, reference=1e60 * np.eye(6)[:2])
+    with pytest.raises(UnusableGraphError, match=r"graph 0: its embedding has an entry of .*e\+59; 3\.4e\+38 is the most"):
+        wegl.fit_transform(mutag.batch)
+
+
+def test_more_layers_than_a_model_may_have_are_refused_by_the_fit(mutag):
+    with pytest.raises(ValueError, match="'n_layers' parameter"):
+        WEGL(n_layers=10_001).fit(mutag.batch)
+
+
 @pytest.fixture(scope="module")
 def molecules():
     return SimpleNamespace(

@@ -155,7 +155,7 @@ class Model:
             canonical = canonical_points(points, offsets, self.rounding_step)
             step = max(1, BLOCK_ENTRIES // self.reference.size)
             for start in range(0, nodes_block.n_graphs, step):
-                yield embed_points(
+                found = embed_points(
                     canonical.slice(start, min(start + step, nodes_block.n_graphs)),
                     self.reference,
                     solver=self.solver,
@@ -163,6 +163,8 @@ class Model:
                     auto_size=self.auto_size,
                     certified_every=certified_every,
                 )
+                found.refuse_too_large()
+                yield found
 
     def to_files(self, origin: Origin) -> tuple[dict[str, Any], dict[str, FloatMatrix]]:
         """Render the model as the content of ``model.json`` and the arrays of ``arrays.npz``.

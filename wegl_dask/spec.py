@@ -204,10 +204,14 @@ class EdgesTable(Table):
     )
 
 
+MOST_LAYERS = 10_000
+"""A slip of the keyboard would run for years."""
+
+
 class DiffusionTable(Table):
     """Propagation of the node features."""
 
-    layers: int = Field(4, ge=0, le=10_000, description="Number of layers L.")
+    layers: int = Field(4, ge=0, le=MOST_LAYERS, description="Number of layers L.")
     pooling: Literal["concat", "average", "final"] = Field(
         "final", description="Local pooling of the L + 1 features of a node."
     )

@@ -38,6 +38,9 @@ MARGINAL_TOLERANCE = 1e-7
 COST_ENTRIES = 131_072
 """Entries of the cost matrix of the graphs that are solved in one go: 1 MB, which stays in a core's cache."""
 
+LARGEST_ENTRY = float(np.finfo(np.float32).max)
+"""Of an embedding that is kept."""
+
 LARGEST_EXACT = 16_000_000
 """Pairs of points for which an exact plan is tried where the entropic one has failed: it takes 66 bytes a pair."""
 
@@ -126,6 +129,16 @@ class Embeddings:
         self.phi[graphs], self.transport_cost[graphs] = found.phi, found.transport_cost
         self.entropic[graphs], self.regularization[graphs] = found.entropic, found.regularization
         self.failures.update({int(graphs[graph]): reason for graph, reason in found.failures.items()})
+
+    def refuse_too_large(self) -> None:
+        """Make failures, in place, of embeddings that single precision, in which they are kept, cannot hold."""
+        largest = np.abs(self.phi).max(axis=1, initial=0.0)
+        for graph in np.flatnonzero(largest > LARGEST_ENTRY).tolist():
+            self.failures[graph] = (
+                f"its embedding has an entry of {largest[graph]:.1e}; {LARGEST_ENTRY:.1e} is the most that single precision "
+                "holds: scale the attributes or the reference"
+            )
+            self.phi[graph], self.transport_cost[graph] = np.nan, np.nan
 
 
 def canonical_points(points: FloatMatrix, offsets: IntArray, step: float) -> WeightedPoints:

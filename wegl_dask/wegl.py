@@ -29,6 +29,7 @@ from wegl_dask.local_fit import ReferenceSettings, fit_points, fit_reference, gi
 from wegl_dask.parameters import GIVEN, errors_in_parameters, job_tables, names_and_values, numbering_of, parameters_of
 from wegl_dask.points import NodeSettings
 from wegl_dask.saved_model import Model, Origin
+from wegl_dask.spec import MOST_LAYERS
 from wegl_dask.version import NUMERICS_VERSION
 
 Names = Sequence[str] | Mapping[str, Sequence[Label]]
@@ -166,7 +167,7 @@ class WEGL(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  #
     """
 
     _parameter_constraints = {  # noqa: RUF012  scikit-learn reads it from the class
-        "n_layers": [Interval(Integral, 0, None, closed="left")],
+        "n_layers": [Interval(Integral, 0, MOST_LAYERS, closed="both")],
         "pooling": [StrOptions({"concat", "average", "final"})],
         "n_components": [Interval(Integral, 1, None, closed="left"), None],
         "n_points": [Interval(Integral, 1, None, closed="left"), None],
