@@ -50,7 +50,9 @@ def mutag_labels(shared_data):
 
 def test_vectors_that_single_precision_cannot_hold_are_refused(mutag):
     wegl = WEGL(node_features=["labels"], n_layers=0, reference=1e60 * np.eye(6)[:2])
-    with pytest.raises(UnusableGraphError, match=r"graph 0: its embedding has an entry of .*e\+59; 3\.4e\+38 is the most"):
+    with pytest.raises(
+        UnusableGraphError, match=r"graph 0: its embedding has an entry of .*e\+59; 3\.4e\+38 is the most"
+    ):
         wegl.fit_transform(mutag.batch)
 
 
