@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from scipy.optimize import linear_sum_assignment, linprog
 from scipy.spatial.distance import cdist
 
+from wegl_dask import geometry
 from wegl_dask.geometry import (
     embedding_distance,
     exp_map,
@@ -272,3 +273,27 @@ def test_bounds_hold_for_entropic_plans_too(embedded):
             assert result.entropic[[0, i]].all()
             bound = wasserstein_bound(result.phi[0], result.phi[i], *result.transport_cost[[0, i]])
             assert exact <= bound * (1 + 1e-6)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: geometry.embedding_distance(np.ones(6), np.ones(1)),
+        lambda: geometry.wasserstein_bound(np.ones((2, 6)), np.ones((2, 1)), np.full(2, 10.0), np.full(2, 10.0)),
+        lambda: geometry.geodesic(np.ones(6), np.ones(1), 0.5, np.ones((3, 2))),
+        lambda: geometry.mean(np.ones((2, 6)), np.ones((3, 2)), np.zeros(2)),
+        lambda: geometry.mean(np.ones((2, 6)), np.ones((3, 2)), np.array([2.0, -1.0])),
+        lambda: geometry.mean(np.ones((2, 6)), np.ones((3, 2)), np.array([np.nan, 1.0])),
+        lambda: geometry.wasserstein_distance(np.ones((2, 1)), np.full(2, 1.5), np.ones((2, 1)), np.full(2, 1.5)),
+        lambda: geometry.wasserstein_distance(np.ones((2, 1)), np.full(3, 1 / 3), np.ones((2, 1)), np.full(2, 0.5)),
+        lambda: geometry.log_map(np.ones((2, 1)), np.ones((2, 1)), np.array([1.5, -0.5])),
+    ],
+)
+def test_shapes_and_weights_that_make_no_sense_are_refused(call):
+    with pytest.raises(ValueError, match="of one width|weights"):
+        call()
+
+
+def test_no_points_have_no_map():
+    with pytest.raises(PlanError, match="no points"):
+        geometry.log_map(np.ones((2, 2)), np.ones((0, 2)))

@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.spatial.distance import cdist
 
-from wegl_dask.transport import exact_plan
+from wegl_dask.transport import MARGINAL_TOLERANCE, PlanError, exact_plan
 
 FloatArray = npt.NDArray[np.floating]
 FloatMatrix = npt.NDArray[np.float64]
@@ -86,6 +86,8 @@ def mean(phi: FloatArray, reference: FloatMatrix, weights: FloatArray | None = N
     >>> mean(phi, reference).round(6).ravel()
     array([1., 2.])
     """
+    if weights is not None and not ((weights >= 0).all() and 0 < weights.sum() < np.inf):
+        raise ValueError("weights of a mean have to be 0 or more, finite, and not all 0")
     return inverse(np.average(phi, axis=0, weights=weights).astype(np.float64), reference)
 
 
@@ -114,6 +116,7 @@ def geodesic(start: FloatArray, end: FloatArray, t: float | FloatArray, referenc
            [1., 2.],
            [2., 3.]])
     """
+    _require_one_width(start, end)
     part = np.asarray(t, dtype=np.float64)[..., None]
     return inverse((1 - part) * start + part * end, reference)
 
@@ -145,8 +148,8 @@ def log_map(base: FloatMatrix, points: FloatMatrix, weights: FloatMatrix | None 
     >>> log_map(np.array([[0.0], [1.0]]), np.array([[5.0], [2.0]])).ravel()
     array([2., 4.])
     """
-    uniform = np.full(len(base), 1.0 / len(base))
-    plan = exact_plan(uniform, _uniform_unless_given(weights, points), cdist(base, points, "sqeuclidean"))[0]
+    uniform, given = _weights(None, base), _weights(weights, points)
+    plan = exact_plan(uniform, given, cdist(base, points, "sqeuclidean"))[0]
     field: FloatMatrix = len(base) * (plan @ points) - base
     return field
 
@@ -271,6 +274,7 @@ def embedding_distance(phi_i: FloatArray, phi_j: FloatArray) -> FloatMatrix:
     >>> float(embedding_distance(np.array([3.0, 4.0]), np.array([0.0, 0.0])))
     5.0
     """
+    _require_one_width(phi_i, phi_j)
     return _norm(phi_i.astype(np.float64) - phi_j.astype(np.float64))
 
 
@@ -297,7 +301,7 @@ def wasserstein_distance(
     3.0
     """
     costs = cdist(points_i, points_j, "sqeuclidean")
-    plan = exact_plan(weights_i, weights_j, costs)[0]
+    plan = exact_plan(_weights(weights_i, points_i), _weights(weights_j, points_j), costs)[0]
     return float(np.sqrt(np.vdot(plan, costs)))
 
 
@@ -382,5 +386,17 @@ def _norm(phi: FloatArray) -> FloatMatrix:
     return np.asarray(np.sqrt(np.einsum("...k,...k->...", phi, phi, dtype=np.float64)), dtype=np.float64)
 
 
-def _uniform_unless_given(weights: FloatMatrix | None, points: FloatMatrix) -> FloatMatrix:
-    return np.full(len(points), 1.0 / len(points)) if weights is None else weights
+def _weights(weights: FloatMatrix | None, points: FloatMatrix) -> FloatMatrix:
+    """Check the weights of points; all alike if not given."""
+    if not len(points):
+        raise PlanError("there are no points")
+    if weights is None:
+        return np.full(len(points), 1.0 / len(points))
+    if weights.shape != (len(points),) or not (weights >= 0).all() or abs(weights.sum() - 1) > MARGINAL_TOLERANCE:
+        raise ValueError(f"weights have shape {weights.shape}; {len(points)} of 0 or more are needed that add up to 1")
+    return weights
+
+
+def _require_one_width(phi_i: FloatArray, phi_j: FloatArray) -> None:
+    if phi_i.shape[-1:] != phi_j.shape[-1:]:
+        raise ValueError(f"embeddings of shapes {phi_i.shape} and {phi_j.shape} are not of one width")
