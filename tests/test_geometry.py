@@ -290,7 +290,7 @@ def test_bounds_hold_for_entropic_plans_too(embedded):
     ],
 )
 def test_shapes_and_weights_that_make_no_sense_are_refused(call):
-    with pytest.raises(ValueError, match="of one width|weights"):
+    with pytest.raises(ValueError, match=r"of one width|weights"):
         call()
 
 
