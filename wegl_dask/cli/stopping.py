@@ -7,6 +7,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from wegl_dask.errors import WeglError
+from wegl_dask.quiet import silenced
 
 if TYPE_CHECKING:
     from wegl_dask.storage import RunFolder
@@ -34,22 +35,28 @@ class Stopped(KeyboardInterrupt):
 
 @contextlib.contextmanager
 def stopped_by_signals() -> Iterator[None]:
-    """Raise `Stopped` in the main thread when a signal comes; once, so that nothing interrupts the cleaning up."""
+    """Raise `Stopped` in the main thread when a signal comes; once, so that nothing interrupts the cleaning up.
+
+    From then on nothing is said of the requests to a cluster that were cut off by it.
+    """
     before = {number: signal.getsignal(number) for number in SIGNALS}
+    with contextlib.ExitStack() as after:
 
-    def stop(number: int, frame: FrameType | None) -> Any:
-        del frame
-        for each in SIGNALS:
-            signal.signal(each, signal.SIG_IGN)
-        raise Stopped(number)
+        def stop(number: int, frame: FrameType | None) -> Any:
+            del frame
+            for each in SIGNALS:
+                signal.signal(each, signal.SIG_IGN)
+            # A request that Dask had not sent yet has no future that it could cancel: it logs a NameError.
+            after.enter_context(silenced())
+            raise Stopped(number)
 
-    for number in SIGNALS:
-        signal.signal(number, stop)
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        for number in SIGNALS:
+            signal.signal(number, stop)
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
 
 
 @contextlib.contextmanager
