@@ -262,7 +262,7 @@ def undisturbed(run, shared_data, tmp_path_factory):
 
 
 def test_a_job_comes_through_errors_and_delays_of_the_store(on_s3, proxy, undisturbed):
-    kinds = {13: "500", 17: "503", 151: "hang"}
+    kinds = {31: "500", 37: "503", 199: "hang"}
 
     def fault(_method, _path, number):
         return next((kind for every, kind in kinds.items() if number % every == every - 1), None)
@@ -297,7 +297,7 @@ def test_a_store_that_fails_in_a_stage_and_then_at_the_manifest_leaves_a_run_tha
     assert ".lock" not in on_s3.folder.listing()
     proxy.fault = lambda method, path, _: "500" if method == "PUT" and "manifest.json" in path else None
     proxy.asked.clear()
-    failed = on_s3()
+    failed = on_s3(attempts=2)
     assert failed.code == 1
     assert f"cannot write {on_s3.folder.url}/manifest.json: " in failed.err.splitlines()[-1]
     assert not on_s3.folder.has_succeeded()
