@@ -19,6 +19,8 @@ ROWS_PER_SHARD = 10
 UNREADABLE, UNSOLVED = (3, 14), (17,)
 """Rows of the input that are rejected when they are read, and when they are embedded."""
 
+NO_PLAN = "records: no record of the plan of 3 shards, of which the first is shard 0"
+
 
 def keys(rows):
     return pa.table(
@@ -135,6 +137,11 @@ def test_a_missing_record_is_reported(run):
     ]
 
 
+def test_a_missing_plan_is_reported(run):
+    run.remove("records/plan-00000.json")
+    assert found(run) == [NO_PLAN]
+
+
 def test_a_shard_that_was_never_made_is_reported(run):
     for path in ("records/embed-00002.json", "records/ingest-00002.json"):
         run.remove(path)
@@ -176,13 +183,14 @@ def test_a_damaged_manifest_is_reported(run):
         assert problem.startswith("manifest.json: damaged: ")
 
 
-@pytest.mark.parametrize("name", ["plan-00000", "run"])
-def test_a_damaged_record_of_no_part_is_reported(name, run):
+@pytest.mark.parametrize(("name", "others"), [("plan-00000", [NO_PLAN]), ("run", [])])
+def test_a_damaged_record_of_no_part_is_reported(name, others, run):
     path = f"records/{name}.json"
     run.write(path, run.read(path).replace(b'"', b"'", 1))
-    (problem,) = found(run)
+    problem, *more = found(run)
     assert problem.startswith(path)
     assert "damaged: " in problem
+    assert more == others
 
 
 @pytest.mark.parametrize(

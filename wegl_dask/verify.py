@@ -134,6 +134,9 @@ def _check_shards(records: Sequence[PartRecord]) -> Iterator[Problem]:
     }
     ingested = {record.index: record for record in records if record.stage == "ingest"}
     embedded = {record.index: record for record in records if record.stage == "embed"}
+    if unplanned := sorted({*ingested, *embedded} - planned.keys()):
+        what = f"no record of the plan of {len(unplanned)} shards, of which the first is shard {unplanned[0]}"
+        yield Problem(RECORD_FOLDER, what)
     for index in sorted({*planned, *ingested, *embedded}):
         if index not in ingested:
             yield Problem(part_path("graphs", index), "no record of the shard")
