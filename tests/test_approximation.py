@@ -5,6 +5,7 @@ import json
 
 import numpy as np
 import ot
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
@@ -116,18 +117,23 @@ def test_the_same_seed_measures_the_same_pairs(embedded_run):
     assert not np.array_equal(one.pairs, other.pairs)
 
 
-def test_entropic_graphs_are_counted(embedded_run, monkeypatch):
+@pytest.mark.parametrize(("others", "n_entropic"), [("exact", 1), (None, 1), ("sinkhorn", 188)])
+def test_entropic_graphs_are_counted(others, n_entropic, embedded_run, monkeypatch):
+    """Also where a file was altered, and does not say of some."""
     read = RunRows.tables
 
-    def with_one_entropic(self, columns, groups=None):
+    def altered(self, columns, groups=None):
         for start, table in read(self, columns, groups):
-            if tuple(columns) == ("solver",) and start == 0:
-                yield start, table.set_column(0, "solver", [["sinkhorn", *["exact"] * (table.num_rows - 1)]])
+            if tuple(columns) == ("solver",):
+                solvers = [others] * table.num_rows
+                if start == 0:
+                    solvers[0] = "sinkhorn"
+                yield start, table.set_column(0, "solver", pa.array(solvers, pa.string()))
             else:
                 yield start, table
 
-    monkeypatch.setattr(RunRows, "tables", with_one_entropic)
-    assert measure_approximation(embedded_run("mutag"), 1).n_entropic == 1
+    monkeypatch.setattr(RunRows, "tables", altered)
+    assert measure_approximation(embedded_run("mutag"), 1).n_entropic == n_entropic
 
 
 def test_pairs_are_distinct_and_equally_likely():

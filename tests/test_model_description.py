@@ -4,6 +4,7 @@ import json
 from functools import reduce
 from pathlib import Path
 
+import networkx as nx
 import numpy as np
 import pytest
 
@@ -69,6 +70,7 @@ def test_a_model_that_is_as_it_was_is_loaded(load_altered):
         ("schema.node_category_counts", ["x"], "schema.node_category_counts.0 is 'x'"),
         ("schema.edge_attribute_width", -1, "fewer than 0"),
         ("schema.edge_category_counts", [], "have no labels"),
+        ("schema.edge_category_counts", [2**31, 6, 2], "more than 2,147,483,647 of anything"),
         ("job.edges.features", "weight", "have no weight"),
         ("job.edges", {}, "edges.features has to be set"),
         ("job.diffusion.layers", -1, "job.diffusion.layers is -1"),
@@ -94,6 +96,32 @@ def test_a_value_of_no_use_is_named(path, value, message, load_altered):
         load_altered(put(path, value))
     assert "\n" not in str(caught.value)
     assert len(str(caught.value)) < 500
+
+
+def whole_numbers(values, path=""):
+    """List the paths of the whole numbers among some values of JSON."""
+    items = values.items() if isinstance(values, dict) else enumerate(values) if isinstance(values, list) else ()
+    here = [path[1:]] if isinstance(values, int) and not isinstance(values, bool) else []
+    return here + [found for key, value in items for found in whole_numbers(value, f"{path}.{key}")]
+
+
+@pytest.mark.parametrize("value", [2**31, 2**63, 2**64, -1, -(2**63) - 1])
+@pytest.mark.parametrize("name", ["molecules", "networkx"])
+def test_no_whole_number_makes_another_error(name, value, load_altered):
+    description = unsealed((STORED / name / "model.json").read_bytes())
+    del description["arrays"]
+    paths = whole_numbers(description)
+    assert len(paths) > 20
+    graph = nx.path_graph(3)
+    nx.set_node_attributes(graph, 6, "label")
+    refused = set()
+    for path in paths:
+        try:
+            model = load_altered(put(path, value), name)
+            model.transform(["CCO"] if name == "molecules" else [graph])
+        except WeglError:
+            refused.add(path)
+    assert {"N", "d"} <= refused
 
 
 @pytest.mark.parametrize(

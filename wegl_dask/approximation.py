@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 import pyarrow.compute as pc
 from scipy.spatial.distance import cdist
 
@@ -174,8 +175,13 @@ def compare_pairs(rows: RunRows, pairs: IntArray) -> Approximation:
         bound=bound,
         triangle_bound=embedding + lost[first] + lost[second],
         n_graphs=rows.n_rows,
-        n_entropic=sum(pc.sum(pc.equal(table.column(0), "sinkhorn")).as_py() for _, table in rows.tables(("solver",))),
+        n_entropic=sum(_count_entropic(table.column(0)) for _, table in rows.tables(("solver",))),
     )
+
+
+def _count_entropic(solvers: pa.ChunkedArray) -> int:
+    # Without `min_count` a column of nulls, as in a file that was altered, has no sum.
+    return int(pc.sum(pc.equal(solvers, "sinkhorn"), min_count=0).as_py())
 
 
 def sample_pairs(n: int, n_pairs: int, seed: int) -> IntArray:

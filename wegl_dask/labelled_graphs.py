@@ -172,14 +172,18 @@ def labelled_graph(graph: Any, names: AttributeNames) -> LabelledGraph:
 
 
 def plain_label(value: Any) -> Label | None:
-    """Return a text as it is and a finite number or boolean as int or float; None for anything else."""
+    """Return a text as it is and a number or boolean that a double can hold as int or float; None for anything else."""
     match value:
         case str():
             return value
-        case Integral() | np.bool_():
-            return int(value)
-        case Real() if math.isfinite(value):
-            return float(value)
+        case Real() | np.bool_():
+            try:
+                number = float(value)
+            except OverflowError:
+                return None
+            if not math.isfinite(number):
+                return None
+            return int(value) if isinstance(value, Integral | np.bool_) else number
         case _:
             return None
 

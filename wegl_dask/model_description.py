@@ -17,7 +17,11 @@ FORMAT_VERSION = 1
 """Changes when ``model.json`` does, in such a way that older code would read it wrongly."""
 
 Positive = Annotated[float, Field(gt=1e-100, lt=1e100)]
-Count = Annotated[int, Field(ge=0)]
+Integer = Annotated[int, Field(ge=-(2**63), lt=2**63)]
+Count = Annotated[Integer, Field(ge=0)]
+
+LARGEST_COUNT = 2**31 - 1
+"""More categories of a feature, or more attributes, are no vocabulary but damage."""
 
 
 class _Checked(BaseModel):
@@ -29,7 +33,7 @@ class _Checked(BaseModel):
 class ShapingJob(_Checked):
     """The tables of the job file that a model follows, with all choices made."""
 
-    seed: int
+    seed: Integer
     nodes: NodesTable
     edges: EdgesTable
     diffusion: DiffusionTable
@@ -61,8 +65,8 @@ class Numbering(_Checked):
 
     vocabularies: NumberedValues | None = None
     attribute_names: AttributeNames | None = None
-    node_label_minima: list[int] | None = None
-    edge_label_minima: list[int] | None = None
+    node_label_minima: list[Integer] | None = None
+    edge_label_minima: list[Integer] | None = None
 
 
 class ModelDescription(_Checked):
@@ -74,9 +78,9 @@ class ModelDescription(_Checked):
         Under the key ``schema``.
     """
 
-    format_version: int
-    n_points: int = Field(alias="N")
-    dimension: int = Field(alias="d")
+    format_version: Integer
+    n_points: Count = Field(alias="N")
+    dimension: Count = Field(alias="d")
     rounding_step: Positive
     graphs: GraphSchema = Field(alias="schema")
     columns: tuple[FeatureBlock, ...]
@@ -85,7 +89,7 @@ class ModelDescription(_Checked):
     job: ShapingJob
     fitted_on: FittedOn
     fingerprint: str
-    numerics_version: int
+    numerics_version: Integer
     versions: dict[str, str]
 
     @classmethod
@@ -117,6 +121,8 @@ class ModelDescription(_Checked):
         attributes = (self.graphs.node_attribute_width, self.graphs.edge_attribute_width)
         if min((*nodes, *edges, *attributes), default=0) < 0:
             raise ValueError(f"there cannot be fewer than 0 of anything in {self.graphs}")
+        if max((*nodes, *edges, *attributes), default=0) > LARGEST_COUNT:
+            raise ValueError(f"there cannot be more than {LARGEST_COUNT:,} of anything in {self.graphs}")
         for block in self.columns:
             widths = {
                 "label": nodes,

@@ -41,12 +41,31 @@ def test_stages_of_boosting_are_what_shorter_ones_would_be(kind, make_problem, m
         assert np.array_equal(scores, probabilities if kind == "multiclass" else probabilities[:, 1:])
 
 
+def test_what_is_fitted_once_by_boosting_has_the_same_scores(make_problem):
+    problem = make_problem("binary", n=200)
+    for group in table_learner("gradient-boosting", problem).groups():
+        alike = [{**each, "n_estimators": 5} for each in group if each["n_estimators"] == 25]
+        scores = [
+            GradientBoostingClassifier(**each, max_features="sqrt", random_state=3)
+            .fit(problem.X, problem.Y[:, 0])
+            .predict_proba(problem.X)
+            for each in alike
+        ]
+        assert all(np.array_equal(one, scores[0]) for one in scores)
+
+
 def test_the_grid_of_boosting_starts_with_depth_three(make_problem):
     groups = table_learner("gradient-boosting", make_problem("binary")).groups()
     assert {(each["max_depth"], each["min_samples_leaf"]) for each in groups[0]} == {(3, 1)}
     paper = ParameterGrid(
-        {"min_samples_leaf": [1, 2, 5], "max_depth": [1, 3, 5], "n_estimators": [25, 50, 100, 150, 200]}
+        {
+            "min_samples_leaf": [1, 2, 5],
+            "min_samples_split": [2, 5, 10],
+            "max_depth": [1, 3, 5],
+            "n_estimators": [25, 50, 100, 150, 200],
+        }
     )
+    assert len(groups) == 17
     listed = [tuple(sorted(each.items())) for group in groups for each in group]
     assert sorted(listed) == sorted(tuple(sorted(each.items())) for each in paper)
 

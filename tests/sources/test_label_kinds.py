@@ -90,6 +90,7 @@ def test_labels_are_encoded_as_the_column_wants_them():
     assert [encode_labels([label], classes, (3, "no", "yes")) for label in (3.0, "no", "yes", None)] == [0, 1, 2, None]
     assert encode_labels([], classes, (3,)) is None
     assert encode_labels([2.5], LabelSchema("target"), ()) == 2.5
+    assert str(encode_labels([-(2**63)], LabelSchema("target"), ())) == "-9.223372036854776e+18"
     assert encode_labels([1, 0.5], tasks, ()) == [1.0, 0.5]
     assert str(encode_labels([1, None], tasks, ())) == "[1.0, nan]"
     assert encode_labels([1], LabelSchema(), ()) is None

@@ -31,6 +31,12 @@ def molecule(n_nodes=2, y=0, **fields):
     )
 
 
+def of_an_older_version(data):
+    """Put a graph in the state in which versions of torch_geometric before 2.0 saved it."""
+    del data.__dict__["_store"]
+    return data
+
+
 def reasons(found):
     return {row["graph_id"]: row["reason"] for row in found.rejected}
 
@@ -220,6 +226,8 @@ def test_graphs_of_no_use_are_rejected_with_their_row_and_reason(saved, read_sou
             "no graph",
             molecule(x=None, num_nodes=torch.tensor([[1, 2]])),
             molecule(),
+            of_an_older_version(molecule()),
+            molecule(y=10**400),
         ]
     )
     found = read_source(table(file))
@@ -237,9 +245,13 @@ def test_graphs_of_no_use_are_rejected_with_their_row_and_reason(saved, read_sou
         "and numbers that are none must be of a real type",
         "8": "the entry is a str, not a torch_geometric Data",
         "9": "num_nodes is tensor([[1, 2]]); a whole number is needed",
+        "11": "torch_geometric cannot read the entry: The 'data' object was created by an older version of PyG. If this "
+        "error occurred while loading an already existing dataset, remove the 'processed/' directory in the dataset's root "
+        "folder and try again.",
+        "12": f"y is {10**400}; a text, finite numbers or nothing is needed",
     }
     assert {row["source_file"] for row in found.rejected} == {str(file)}
-    assert [row["source_row"] for row in found.rejected] == list(range(1, 10))
+    assert [row["source_row"] for row in found.rejected] == [*range(1, 10), 11, 12]
 
 
 def test_what_the_checks_find_is_rejected_when_the_shard_is_ingested(saved, read_source):

@@ -49,6 +49,9 @@ workers_option = click.option(
     help="Numbers of layers, the best, with which the whole grid is searched.",
 )
 @click.option("--nested", is_flag=True, help="Choose within each training part too, four times the work.")
+@click.option(
+    "--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of the folds and of the models."
+)
 @workers_option
 def tud(
     data: str,
@@ -60,6 +63,7 @@ def tud(
     models: str | None,
     shortlist: int,
     nested: bool,
+    seed: int,
     workers: int | None,
 ) -> None:
     """Compute tables 2 and 3 anew: five classifiers on three kinds of node embeddings, by ten-fold cross-validation.
@@ -85,6 +89,7 @@ def tud(
         models=chosen("--models", models, list(job.METHODS)),
         nested=nested,
         shortlisted=shortlist,
+        seed=seed,
     )
     folder = Folder(output)
     cluster = ClusterTable(workers=workers, dashboard_address=None)

@@ -134,8 +134,11 @@ def encode_labels(found: Labels, labels: LabelSchema, classes: Sequence[Label]) 
     if labels.kind == "tasks":
         return [math.nan if label is None else float(label) for label in found]
     label = found[0]
-    if label is None or labels.kind == "target":
-        return label
+    if label is None:
+        return None
+    if labels.kind == "target":
+        # As a double, which Arrow does not make of a whole number that it would have to round.
+        return float(label)
     index = bisect_left(classes, label_order(label), key=label_order)
     if index == len(classes) or classes[index] != label:
         raise UnusableGraphError(f"the label {label!r} is none of the {len(classes)} classes that were found before")

@@ -162,7 +162,11 @@ class PygSource:
     def _read_graph(self, item: Any) -> tuple[PlainGraph, Labels]:
         if not hasattr(item, "to_dict") and not isinstance(item, Mapping):
             raise UnusableGraphError(f"the entry is a {type(item).__name__}, not a torch_geometric Data")
-        fields = item if isinstance(item, Mapping) else item.to_dict()
+        try:
+            fields = item if isinstance(item, Mapping) else item.to_dict()
+        except RuntimeError as error:
+            # What older versions of torch_geometric have saved is loaded, but not read, by this one.
+            raise UnusableGraphError(f"torch_geometric cannot read the entry: {error}") from error
         graph = pyg_graph(fields)
         if self.task == "none":
             return graph, []
