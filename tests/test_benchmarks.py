@@ -82,6 +82,10 @@ def test_the_worked_example_follows_from_what_was_measured():
     assert f"{n_shards:,} shards of {LARGEST_SHARD:,} nodes" in section
     assert f"four stages of {n_shards:,} tasks are {4 * n_shards * TASK_SECONDS / 60:.0f} minutes" in section
     assert f"25,500 tasks a stage, {4 * 25_500 * TASK_SECONDS / 60:.0f} minutes" in section
+    one = kept["scale"]["sizes"]["1 copies"]
+    a_shard = 1e6 * (many["client_peak_mb"] - one["client_peak_mb"]) / (many["shards"] - one["shards"])
+    assert f"{a_shard / 1e3:.0f} kB a shard" in section
+    assert f"{n_shards * a_shard / 1e9:.1f} GB for the smaller shards and {25_500 * a_shard / 1e9:.1f} GB" in section
 
 
 def run(program, arguments, path):
