@@ -171,11 +171,16 @@ def labelled_graph(graph: Any, names: AttributeNames) -> LabelledGraph:
     )
 
 
+def is_text(value: str) -> bool:
+    """Say whether a text consists of whole characters; halves, which stand for bytes that are none, cannot be stored."""
+    return value.isascii() or not any("\ud800" <= character <= "\udfff" for character in value)
+
+
 def plain_label(value: Any) -> Label | None:
-    """Return a text as it is and a number or boolean that a double can hold as int or float; None for anything else."""
+    """Return a text of whole characters as it is and a number or boolean that a double can hold as int or float; None for anything else."""
     match value:
         case str():
-            return value
+            return value if is_text(value) else None
         case Real() | np.bool_():
             try:
                 number = float(value)

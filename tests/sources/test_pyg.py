@@ -228,6 +228,7 @@ def test_graphs_of_no_use_are_rejected_with_their_row_and_reason(saved, read_sou
             molecule(),
             of_an_older_version(molecule()),
             molecule(y=10**400),
+            molecule(y="\udcc3"),
         ]
     )
     found = read_source(table(file))
@@ -249,9 +250,10 @@ def test_graphs_of_no_use_are_rejected_with_their_row_and_reason(saved, read_sou
         "error occurred while loading an already existing dataset, remove the 'processed/' directory in the dataset's root "
         "folder and try again.",
         "12": f"y is {10**400}; a text, finite numbers or nothing is needed",
+        "13": r"y is '\udcc3'; a text, finite numbers or nothing is needed",
     }
     assert {row["source_file"] for row in found.rejected} == {str(file)}
-    assert [row["source_row"] for row in found.rejected] == [*range(1, 10), 11, 12]
+    assert [row["source_row"] for row in found.rejected] == [*range(1, 10), 11, 12, 13]
 
 
 def test_what_the_checks_find_is_rejected_when_the_shard_is_ingested(saved, read_source):

@@ -134,6 +134,16 @@ def test_hydrogens_that_are_listed_become_a_feature_of_their_atom(read):
     np.testing.assert_array_equal(read("a.sdf").graphs.node_categories, expected.node_categories)
 
 
+def test_a_label_of_other_bytes_is_no_class(read):
+    labels = {"a": "Blei", "b": "Öl", "c": "Zinn"}
+    records = [record("C", n=name, y=label).encode("latin-1") for name, label in labels.items()]
+    write("a.sdf", b"".join(records))
+    found = read("a.sdf", "classification", id_column="n", targets=["y"])
+    assert found.plan.labels.class_names == ("Blei", "Zinn")
+    assert found.rows["graph_id"] == ["a", "c"]
+    assert [row["reason"] for row in found.rejected] == ["property 'y' holds bytes that are no UTF-8 text"]
+
+
 def test_records_that_cannot_be_used_are_rejected_with_the_reason_and_the_rest_goes_on(read):
     bad_valence = record("CC", n="b").replace("C   0  0", "F   0  0").replace("  1  2  1  0", "  1  2  2  0")
     write(

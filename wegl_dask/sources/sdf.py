@@ -7,6 +7,7 @@ from itertools import count
 from typing import Any
 
 from wegl_dask.errors import SourceError
+from wegl_dask.labelled_graphs import is_text
 from wegl_dask.molecules import graphs_from_mol_blocks, require_rdkit
 from wegl_dask.sources.base import SourcePlan, SourceShard, Unit
 from wegl_dask.sources.columns import Roles, Values, build_shard, missing_column, plan_molecules
@@ -67,7 +68,10 @@ class SdfSource:
             unseen = {name for name in unseen if b"<%s>" % name.encode() not in block.data}
             if survey is not None:
                 for record in block.rows():
-                    survey.add(_properties(_text(record)).get(roles.targets[0]))
+                    label = _properties(_text(record)).get(roles.targets[0])
+                    # A record of another label is rejected when it is read.
+                    if label is None or is_text(label):
+                        survey.add(label)
         cuts = [
             {"n_rows": part.n_rows, "fingerprint": part.fingerprint, "where": {"range": list(part)}}
             for part in cutter.finish()
@@ -130,7 +134,7 @@ def _values(record: str, names: Sequence[str]) -> Values | str:
     properties = _properties(record) if names else {}
     values = [properties.get(name) for name in names]
     for name, value in zip(names, values, strict=True):
-        if value is not None and not _is_valid(value):
+        if value is not None and not is_text(value):
             return f"property {name!r} holds bytes that are no UTF-8 text"
     return [record, *values]
 
@@ -153,7 +157,3 @@ def _properties(record: str) -> dict[str, str]:
     if name is not None:
         properties[name] = "\n".join(text)
     return properties
-
-
-def _is_valid(text: str) -> bool:
-    return text.isascii() or not any("\udc80" <= character <= "\udcff" for character in text)
