@@ -367,6 +367,17 @@ def test_missing_metadata_are_named(shard_file):
         ("node_category_counts", '"many"', "node_category_counts is 'many'"),
         ("edge_attribute_width", "0.5", "edge_attribute_width is 0.5"),
         ("label_kind", '"rank"', "kind is 'rank'"),
+        (
+            "node_category_counts",
+            b"[18446744073709551616]",
+            "node_category_counts is 18446744073709551616: Input should",
+        ),
+        (
+            "node_attribute_width",
+            b"18446744073709551616",
+            "node_attribute_width is 18446744073709551616: Input should be less",
+        ),
+        ("edge_attribute_width", b"-1", "edge_attribute_width is -1: Input should be greater"),
     ],
 )
 def test_wrong_metadata_are_named(key, value, words, shard_file):

@@ -520,3 +520,9 @@ def test_an_exact_plan_that_is_not_finished_names_the_limit(monkeypatch):
     monkeypatch.setattr(transport, "_network_simplex", lambda: lambda *_: (np.eye(2) / 2, 0, uniform(2), uniform(2), 3))
     with pytest.raises(PlanError, match="exact solver: not finished after 100400 iterations"):
         exact_plan(uniform(2), uniform(2), np.ones((2, 2)))
+
+
+def test_what_is_too_large_for_the_grid_becomes_infinite():
+    rounded = round_to_grid(np.array([[1e300, -1e300, 3.2, -0.1]]), 2.0**-60)
+    assert rounded[0, :2].tolist() == [np.inf, -np.inf]
+    np.testing.assert_allclose(rounded[0, 2:], [3.2, -0.1], atol=2.0**-61, rtol=0)

@@ -3,16 +3,20 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import numpy.typing as npt
+from pydantic import Field
 
 IntArray = npt.NDArray[np.integer]
 FloatArray = npt.NDArray[np.floating]
 
 VIRTUAL = -1
 """The category of a virtual node and of its edges: no category of any vocabulary."""
+
+Size = Annotated[int, Field(ge=0, le=2**31)]
+"""Number of categories, or of attributes, as it is checked where a schema comes from a file."""
 
 
 @dataclass(frozen=True)
@@ -34,10 +38,10 @@ class GraphSchema:
     GraphSchema(node_category_counts=(7,), edge_category_counts=(4,), node_attribute_width=0, edge_attribute_width=0)
     """
 
-    node_category_counts: tuple[int, ...] = ()
-    edge_category_counts: tuple[int, ...] = ()
-    node_attribute_width: int = 0
-    edge_attribute_width: int = 0
+    node_category_counts: tuple[Size, ...] = ()
+    edge_category_counts: tuple[Size, ...] = ()
+    node_attribute_width: Size = 0
+    edge_attribute_width: Size = 0
 
     def __str__(self) -> str:
         names = {

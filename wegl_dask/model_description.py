@@ -20,9 +20,6 @@ Positive = Annotated[float, Field(gt=1e-100, lt=1e100)]
 Integer = Annotated[int, Field(ge=-(2**63), lt=2**63)]
 Count = Annotated[Integer, Field(ge=0)]
 
-LARGEST_COUNT = 2**31 - 1
-"""More categories of a feature, or more attributes, are no vocabulary but damage."""
-
 
 class _Checked(BaseModel):
     """Values of the right types; keys that this version does not know are kept."""
@@ -118,11 +115,6 @@ class ModelDescription(_Checked):
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
         nodes, edges = self.graphs.node_category_counts, self.graphs.edge_category_counts
-        attributes = (self.graphs.node_attribute_width, self.graphs.edge_attribute_width)
-        if min((*nodes, *edges, *attributes), default=0) < 0:
-            raise ValueError(f"there cannot be fewer than 0 of anything in {self.graphs}")
-        if max((*nodes, *edges, *attributes), default=0) > LARGEST_COUNT:
-            raise ValueError(f"there cannot be more than {LARGEST_COUNT:,} of anything in {self.graphs}")
         for block in self.columns:
             widths = {
                 "label": nodes,

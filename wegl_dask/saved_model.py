@@ -235,6 +235,8 @@ class Model:
             job.diffusion.layers,
             job.diffusion.pooling,
         )
+        if (arrays["variances"] < 0).any():
+            raise WeglError("the model's array variances has numbers below 0; copy it anew, or fit it again")
         projection = Projection(
             arrays["mean"], arrays["scale"], arrays.get("components"), arrays["variances"], found.total_variance
         )
@@ -249,6 +251,12 @@ class Model:
             job.transport.auto_size,
         )
         model.require_consistent()
+        # It follows from the variances; their mean may have been rounded to the other side of a power of two.
+        if not 0.4 < found.rounding_step / projection.rounding_step < 2.5:
+            raise WeglError(
+                f"the model contradicts itself: model.json has a rounding_step of {found.rounding_step}, and that of its "
+                f"variances is {projection.rounding_step}; copy it anew, or fit it again"
+            )
         if (model.n_points, model.dimension) != (found.n_points, found.dimension):
             raise WeglError(
                 f"model.json has N = {found.n_points} and d = {found.dimension}, and the model's array reference has shape "

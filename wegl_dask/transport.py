@@ -169,8 +169,9 @@ def canonical_points(points: FloatMatrix, offsets: IntArray, step: float) -> Wei
 
 
 def round_to_grid(points: FloatMatrix, step: float) -> FloatMatrix:
-    """Round every coordinate to the nearest multiple of `step`; -0 becomes 0."""
-    return np.rint(points / step) * step + 0.0
+    """Round every coordinate to the nearest multiple of `step`; -0 becomes 0, and what is too large infinite."""
+    with np.errstate(over="ignore"):
+        return np.rint(points / step) * step + 0.0
 
 
 def canonical_reference(points: npt.ArrayLike, step: float) -> FloatMatrix:
