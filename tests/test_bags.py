@@ -1,11 +1,18 @@
 import errno
+import os
 import re
+import signal
+import threading
+from pathlib import Path
 
 import pytest
+from distributed import wait
 
 from wegl_dask import bags
 from wegl_dask.bags import StageError, run_stage
+from wegl_dask.cluster import open_client
 from wegl_dask.errors import SourceError, TooManyRejectedError, WeglError
+from wegl_dask.spec import ClusterTable
 from wegl_dask.worker_checks import own_versions
 
 
@@ -124,11 +131,42 @@ def test_a_worker_that_joins_without_the_package_stops_the_stage(dask_client):
         list(run_stage(dask_client, "square", unknown, range(3), retries=0))
 
 
-def test_a_task_can_be_left_to_one_worker_as_long_as_it_is_there(dask_client):
-    addresses = sorted(dask_client.scheduler_info(n_workers=-1)["workers"])
+def test_a_task_is_done_beside_a_result(dask_client):
+    addresses = sorted(dask_client.nthreads())
     assert len(addresses) > 1
     for address in addresses * 3:
-        ((_, outcome),) = run_stage(dask_client, "count", abs, [-3], retries=0, worker=address)
+        result = dask_client.submit(int, workers=[address], pure=False)
+        wait([result])
+        ((_, outcome),) = run_stage(dask_client, "count", abs, [-3], retries=0, beside=result)
         assert (outcome.result, outcome.worker) == (3, address)
-    ((_, outcome),) = run_stage(dask_client, "count", abs, [-4], retries=0, worker="tcp://127.0.0.1:1")
-    assert outcome.result == 4
+
+
+def test_a_task_beside_a_result_survives_all_workers(tmp_path, wait_until):
+    """The workers that come in their place have other addresses."""
+    started, go_on = str(tmp_path / "started"), str(tmp_path / "go on")
+
+    def hold(number):
+        import time
+        from pathlib import Path
+
+        Path(started).touch()
+        while not Path(go_on).exists():
+            time.sleep(0.01)
+        return number
+
+    def kill_all():
+        wait_until(Path(started).exists, "the task")
+        for worker in workers:
+            os.kill(worker, signal.SIGKILL)
+        Path(go_on).touch()
+
+    with open_client(ClusterTable(workers=2, memory_limit="1GB", dashboard_address=None)) as client:
+        workers = set(client.run(os.getpid).values())
+        result = client.submit(int, pure=False)
+        wait([result])
+        killer = threading.Thread(target=kill_all)
+        killer.start()
+        ((_, outcome),) = run_stage(client, "hold", hold, [3], retries=0, beside=result)
+        killer.join()
+        assert outcome.result == 3
+        assert workers.isdisjoint(client.run(os.getpid).values())

@@ -6,6 +6,7 @@ that is killed goes on when it is started again; one that is refused leaves the 
 
 import asyncio
 import json
+import time
 import tomllib
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -143,11 +144,11 @@ def _await_tasks(client: Client) -> None:
 
     # A task that was handed out before the rest were cancelled may only now reach its worker. Messages to a worker keep
     # their order, so when this one is done, those before it have been received.
-    fences = [
-        client.submit(int, workers=[address], allow_other_workers=True, pure=False) for address in client.nthreads()
-    ]
-    client.gather(fences)
-    client.run(settled)
+    fences = {address: client.submit(int, workers=[address], pure=False) for address in client.nthreads()}
+    # One that has died has no tasks, and its fence is never reached.
+    while not all(fences[address].done() for address in client.nthreads() if address in fences):
+        time.sleep(0.05)
+    client.run(settled, on_error="return")
 
 
 def _model_record(run: Run) -> PartRecord:

@@ -50,7 +50,7 @@ def run_stage(
     descriptors: Sequence[Descriptor],
     *,
     retries: int,
-    worker: str | None = None,
+    beside: Future | None = None,
 ) -> Iterator[tuple[Descriptor, Outcome]]:
     """Apply `function` to every descriptor on the cluster.
 
@@ -67,8 +67,8 @@ def run_stage(
         A few hundred bytes each; ``str(descriptor)`` names it in messages.
     retries : int
         Times a descriptor is tried again after an exception.
-    worker : str, optional
-        Address of the worker that is to do it, as long as it is there; of several descriptors others may take some.
+    beside : Future, optional
+        A result on the cluster. The descriptors are done where it is; should it be lost, it is made again first.
 
     Yields
     ------
@@ -94,9 +94,8 @@ def run_stage(
             while submitted < len(descriptors) and len(waiting) <= UNDER_WAY - WAVE:
                 _require_connected(client)
                 wave = descriptors[submitted : submitted + WAVE]
-                bag = dask.bag.from_sequence(wave, npartitions=len(wave)).map_partitions(attempt, token=stage)
-                place = {} if worker is None else {"workers": [worker], "allow_other_workers": True}
-                futures = client.compute(bag.to_delayed(), retries=retries, **place)
+                bag = _bag_of(wave, beside).map_partitions(attempt, token=stage)
+                futures = client.compute(bag.to_delayed(), retries=retries)
                 waiting.update({future.key: (future, task) for future, task in zip(futures, wave, strict=True)})
                 completed.update(futures)
                 submitted += len(wave)
@@ -134,6 +133,21 @@ def run_stage(
             f"{stage}: {len(failures)} of {len(descriptors)} parts failed: {shown}{more}. What was finished stays valid; "
             "run the same job again to make the rest"
         ) from failures[0][1]
+
+
+def _bag_of(wave: Sequence[Descriptor], beside: Future | None) -> dask.bag.Bag:
+    """Make a bag with a partition a descriptor."""
+    if beside is None:
+        return dask.bag.from_sequence(wave, npartitions=len(wave))
+    # Dask computes where the input is. Its keyword `workers` would not do: when all workers die, a task that has it is
+    # not given to those that come for them, even with `allow_other_workers`.
+    put = dask.delayed(_put_beside, pure=False, traverse=False)
+    return dask.bag.from_delayed([put(descriptor, beside) for descriptor in wave])
+
+
+def _put_beside(descriptor: Descriptor, result: object) -> list[Descriptor]:
+    del result
+    return [descriptor]
 
 
 def _attempt(

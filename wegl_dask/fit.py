@@ -192,7 +192,7 @@ def fit_model(run: Run, fit: Fit) -> PartRecord:
     """Fit projection and reference and write the model: the record of the stage reference."""
     if finished := run.finished("reference", {0: fit.fingerprint}):
         return finished[0]
-    worker = run.prepare(fit_tasks.prepare_clustering) if fit.spec.reference.kind == "kmeans" else None
+    prepared = run.prepare(fit_tasks.prepare_clustering) if fit.spec.reference.kind == "kmeans" else None
     projection_path = _fit_projection(run, fit)
     samples = _sample(run, fit, projection_path)
     with run.timed("reference"):
@@ -207,7 +207,7 @@ def fit_model(run: Run, fit: Fit) -> PartRecord:
             origin=_origin(fit),
         )
         descriptors = [fit_tasks.FitTask(fit.fingerprint)]
-        return run.make("reference", task, descriptors, worker=worker() if worker else None)[0]
+        return run.make("reference", task, descriptors, beside=prepared() if prepared else None)[0]
 
 
 def _origin(fit: Fit) -> Origin:

@@ -11,7 +11,6 @@ from typing import Any
 
 import dask
 import numpy as np
-from distributed import get_worker
 
 from wegl_dask.accumulation import MomentAccumulator
 from wegl_dask.errors import JobFileError
@@ -184,10 +183,9 @@ def write_projection(
     return 0
 
 
-def prepare_clustering() -> str:
-    """Import what k-means needs: the address of the worker that has done it."""
+def prepare_clustering() -> None:
+    """Import what k-means needs."""
     import_clustering()
-    return str(get_worker().address)
 
 
 def sample_nodes(

@@ -98,8 +98,8 @@ def plan_source(run: Run, given: GivenModel | None = None) -> SourcePlan:
     Raises
     ------
     SourceError
-        If the source cannot be read or holds nothing, or is not what an earlier run on the same folder read, or does
-        not have what the model needs.
+        If the source cannot be read or holds nothing, or is not what an earlier run on the same folder read, as far as
+        that can be told where its plan is lost, or does not have what the model needs.
     JobFileError
         If the job asks for something that the source does not have.
     """
@@ -111,6 +111,7 @@ def plan_source(run: Run, given: GivenModel | None = None) -> SourcePlan:
             plan = plan.numbered_as(given.schema, given.origin.numbering)
         earlier = run.folder.record("plan", 0)
         if earlier is None:
+            _refuse_other_shards(run, plan, None if given is None else given.model.points.nodes.used)
             write_plan(run, 0, plan, nodes_per_shard=nodes_per_shard)
         elif SourcePlan.from_json(earlier.extra["plan"]) != plan:
             raise SourceError(_what_changed(SourcePlan.from_json(earlier.extra["plan"]), plan))
@@ -222,7 +223,7 @@ def ingest(
     """
     spec = run.spec
     with run.timed("ingest"):
-        used = used or used_attributes(plan.schema, spec.nodes.features, spec.edges.features)
+        used = used or _used(spec, plan)
         how = _how(spec, used) if known is None else json.dumps([_how(spec, used), known.key, known.fingerprint])
         expected = shard_fingerprints(plan, [cut for unit in plan.units for cut in unit.cuts], how)
         needed = {shard: value for shard, value in expected.items() if shards is None or shard in shards}
@@ -289,6 +290,22 @@ def _made_before(run: Run, expected: Mapping[int, str]) -> dict[int, PartRecord]
         and all(listing.get(file.name) == file.n_bytes for file in record.files if file.folder == "rejected")
     }
     return run.intact("ingest", records, without="graphs")
+
+
+def _refuse_other_shards(run: Run, plan: SourcePlan, used: UsedAttributes | None) -> None:
+    """Refuse a plan that takes the place of one that is lost, unless the shards that are there were made by such a one."""
+    cuts = [cut for unit in plan.units for cut in unit.cuts]
+    expected = shard_fingerprints(plan, cuts, _how(run.spec, used or _used(run.spec, plan)))
+    for record in run.folder.records("ingest"):
+        if record.input_fingerprint != expected.get(record.index, record.input_fingerprint):
+            raise SourceError(
+                f"the record of the plan of the run in {run.folder.location()} is lost, and its shard {record.index} was made "
+                "from another input, or by another RDKit: run into another folder, or with --overwrite to start anew"
+            )
+
+
+def _used(spec: JobSpec, plan: SourcePlan) -> UsedAttributes:
+    return used_attributes(plan.schema, spec.nodes.features, spec.edges.features)
 
 
 def _plan_fingerprint(plan: SourcePlan) -> str:

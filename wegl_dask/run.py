@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol, TypeVar
 
-from distributed import Client
+from distributed import Client, Future
 
 from wegl_dask import tasks
 from wegl_dask.bags import run_stage
@@ -104,27 +104,20 @@ class Run:
             _log.warning("%s: part %d was altered after it was written; it is made again", stage, index)
         return {index: record for index, record in records.items() if index not in set(altered)}
 
-    def prepare(self, function: Callable[[], str]) -> Callable[[], str | None]:
+    def prepare(self, function: Callable[[], None]) -> Callable[[], Future | None]:
         """Let one worker prepare for a later task, while the stages before it go on.
 
         Parameters
         ----------
         function : callable
-            Returns the address of the worker that it runs on.
 
         Returns
         -------
         callable
-            Returns that address, or None if there is no such worker yet, or not any more.
+            Returns what `compute` is given as `beside`: None if no worker has prepared yet, or any more.
         """
         future = self.client.submit(function, pure=False)
-
-        def where() -> str | None:
-            address = future.result() if future.status == "finished" else None
-            future.release()
-            return address
-
-        return where
+        return lambda: future if future.status == "finished" else None
 
     def compute(
         self,
@@ -132,15 +125,15 @@ class Run:
         function: Callable[[AnyTask], int],
         descriptors: Sequence[AnyTask],
         *,
-        worker: str | None = None,
+        beside: Future | None = None,
     ) -> dict[int, PartRecord]:
-        """Run tasks on the cluster, or on one worker of it, and show the progress: the records that they wrote, by index."""
+        """Run tasks on the cluster, or beside a result on one worker, and show the progress: the records that they wrote, by index."""
         if not descriptors:
             return {}
         self.lock.ensure_held()
         done: list[int] = []
         with self.progress(stage, sum(len(task.indices) for task in descriptors)) as progress:
-            outcomes = run_stage(self.client, stage, function, descriptors, retries=self._retries, worker=worker)
+            outcomes = run_stage(self.client, stage, function, descriptors, retries=self._retries, beside=beside)
             for task, outcome in outcomes:
                 done += task.indices
                 progress.update(len(task.indices), outcome.result)
@@ -162,12 +155,12 @@ class Run:
         function: Callable[[AnyTask], int],
         descriptors: Sequence[AnyTask],
         *,
-        worker: str | None = None,
+        beside: Future | None = None,
     ) -> dict[int, PartRecord]:
         """Make parts of the run: their records by index. From here on the run is not finished."""
         if descriptors and not self.parts_made:
             self.folder.unmark_success()
-        made = self.compute(stage, function, descriptors, worker=worker)
+        made = self.compute(stage, function, descriptors, beside=beside)
         self.parts_made += len(made)
         return made
 

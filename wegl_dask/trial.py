@@ -7,6 +7,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from distributed import Future
+
 from wegl_dask.fit import Fit, fit_model, prepare_fit
 from wegl_dask.ingest import ShardCensus, ingest, write_plan
 from wegl_dask.pipeline import embed
@@ -57,7 +59,7 @@ class TrialRun(Run):
         del stage, without
         return dict(records)
 
-    def prepare(self, function: Callable[[], str]) -> Callable[[], str | None]:
+    def prepare(self, function: Callable[[], None]) -> Callable[[], Future | None]:
         """Leave it: nothing else is going on that it could be done beside."""
         del function
         return lambda: None
@@ -68,10 +70,10 @@ class TrialRun(Run):
         function: Callable[[AnyTask], int],
         descriptors: Sequence[AnyTask],
         *,
-        worker: str | None = None,
+        beside: Future | None = None,
     ) -> dict[int, PartRecord]:
         """Call the tasks, and note how long each takes."""
-        del worker
+        del beside
         made: dict[int, PartRecord] = {}
         with self.progress(stage, len(descriptors)) as progress:
             for descriptor in descriptors:

@@ -316,6 +316,28 @@ def test_keys_without_effect_may_change(finished, run, job_of):
     assert run({**job, "name": "another name"}).parts_made == 0
 
 
+@pytest.mark.parametrize("changed", [False, True])
+def test_a_run_whose_plan_is_lost_goes_on_with_the_same_input_alone(
+    changed, run, molecules_job, molecules, tmp_path, changes
+):
+    path, out = tmp_path / "input.csv", tmp_path / "out"
+    lines = molecules.read_text().splitlines()
+    path.write_text("\n".join(lines))
+    job = molecules_job(source={"path": str(path)})
+    run(job)
+    (out / "records" / "plan-00000.json").unlink()
+    since = changes(out)
+    if changed:
+        path.write_text("\n".join([*lines[:200], "CCO,another", *lines[200:]]))
+        with pytest.raises(
+            SourceError, match=r"the plan of the run in .* is lost, and its shard \d+ was made from another"
+        ):
+            run(job)
+        assert since() == set()
+    else:
+        assert run(job).parts_made == 0
+
+
 def test_an_input_that_has_changed_is_refused_and_the_finished_run_stays(
     run, molecules_job, molecules, tmp_path, changes
 ):
