@@ -4,9 +4,10 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from wegl_dask import diffusion
 from wegl_dask.diffusion import pooled, propagation_operator
 from wegl_dask.graphs import GraphSchema
 
@@ -162,9 +163,24 @@ def small_graphs(draw):
     return graphs
 
 
-@settings(deadline=None, max_examples=60)
-@given(small_graphs(), st.sampled_from(["none", "labels", "attributes", "weight"]), st.booleans())
-def test_the_operator_is_the_sum_of_normalised_adjacencies(make_batch, graphs, edge_features, virtual_node):
+def test_a_vocabulary_of_any_size_takes_no_memory(make_batch):
+    batch = make_batch([plain_graph(2, [(0, 1), (1, 0)], [[5], [5]])], edge_labels=(2**31,))
+    operator = propagation_operator(batch, "labels")
+    # By hand: in the channel of the edges both degrees are 2, in all others 1.
+    np.testing.assert_allclose(operator.toarray(), [[2**31 - 0.5, 0.5], [0.5, 2**31 - 0.5]], rtol=1e-15)
+
+
+@pytest.mark.parametrize("looked_up", [0, 2, 1024])
+@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    graphs=small_graphs(),
+    edge_features=st.sampled_from(["none", "labels", "attributes", "weight"]),
+    virtual_node=st.booleans(),
+)
+def test_the_operator_is_the_sum_of_normalised_adjacencies(
+    looked_up, make_batch, monkeypatch, graphs, edge_features, virtual_node
+):
+    monkeypatch.setattr(diffusion, "LOOKED_UP", looked_up)
     if edge_features == "weight":
         for graph in graphs:
             graph.edge_attributes = [row[:1] for row in graph.edge_attributes]

@@ -107,7 +107,7 @@ def whole_numbers(values, path=""):
     return here + [found for key, value in items for found in whole_numbers(value, f"{path}.{key}")]
 
 
-@pytest.mark.parametrize("value", [2**31 + 1, 2**63, 2**64, -1, -(2**63) - 1])
+@pytest.mark.parametrize("value", [2**31, 2**31 + 1, 2**63, 2**64, -1, -(2**63) - 1])
 @pytest.mark.parametrize("name", ["molecules", "networkx"])
 def test_no_whole_number_makes_another_error(name, value, load_altered):
     description = unsealed((STORED / name / "model.json").read_bytes())

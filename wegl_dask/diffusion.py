@@ -182,6 +182,10 @@ def _channel_weights(
     return edge_weights, (1.0 / degree).sum(axis=1)
 
 
+LOOKED_UP = 1024
+"""Channels of a categorical edge feature that are all written down for every node; of more, only those that it has."""
+
+
 def _label_weights(
     batch: GraphBatch, source: IntArray, target: IntArray, virtual: npt.NDArray[np.bool_], spoke_weight: FloatArray
 ) -> tuple[FloatArray, FloatArray]:
@@ -199,11 +203,23 @@ def _label_weights(
     channel_sum = np.zeros(n_nodes)
     for column, size in enumerate(batch.schema.edge_category_counts):
         category = batch.edge_categories[:, column].take(real).astype(np.int64)
-        at_target = real_target * size + category
+        at_source, at_target = real_source * size + category, real_target * size + category
+        if size > LOOKED_UP:
+            # Where no edge ends, a node has only itself and its spokes.
+            found, position, count = np.unique(at_target, return_inverse=True, return_counts=True)
+            node, alone = found // size, 1.0 / np.sqrt(1.0 + spokes)
+            inverse_root = 1.0 / np.sqrt(count + 1.0 + spokes[node])
+            place = np.minimum(np.searchsorted(found, at_source), len(found) - 1)
+            of_source = np.where(found[place] == at_source, inverse_root[place], alone[real_source])
+            real_weights += of_source * inverse_root[position]
+            without = size - np.bincount(node, minlength=n_nodes)
+            channel_sum += np.bincount(node, inverse_root, minlength=n_nodes) + without * alone
+            self_weights += np.bincount(node, inverse_root**2, minlength=n_nodes) + without * alone**2
+            continue
         degree = np.bincount(at_target, minlength=n_nodes * size) + 1.0
         degree.reshape(n_nodes, size)[:] += spokes[:, None]
         inverse_root = 1.0 / np.sqrt(degree)
-        real_weights += inverse_root.take(real_source * size + category) * inverse_root.take(at_target)
+        real_weights += inverse_root.take(at_source) * inverse_root.take(at_target)
         channels = inverse_root.reshape(n_nodes, size)
         channel_sum += channels.sum(axis=1)
         self_weights += np.einsum("ij,ij->i", channels, channels)

@@ -114,19 +114,12 @@ class ModelDescription(_Checked):
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
-        nodes, edges = self.graphs.node_category_counts, self.graphs.edge_category_counts
         for block in self.columns:
-            widths = {
-                "label": nodes,
-                "atom": nodes,
-                "attribute": (1,) * self.graphs.node_attribute_width,
-                "degree": (block.width,),
-            }[block.kind]
-            if not 0 <= block.index < len(widths) or block.width != widths[block.index] or block.width < 1:
+            if not self._has(block):
                 raise ValueError(f"graphs of {self.graphs} have no {block}")
         channels = {
             "none": True,
-            "labels": bool(edges),
+            "labels": bool(self.graphs.edge_category_counts),
             "attributes": self.graphs.edge_attribute_width > 0,
             "weight": self.graphs.edge_attribute_width == 1,
         }
@@ -134,6 +127,17 @@ class ModelDescription(_Checked):
             raise ValueError(f"edges of {self.graphs} have no {self.job.edges.features}")
         self._check_numbering()
         return self
+
+    def _has(self, block: FeatureBlock) -> bool:
+        """Say whether the graphs have the features of a block."""
+        match block.kind:
+            case "label" | "atom":
+                counts = self.graphs.node_category_counts
+                return 0 <= block.index < len(counts) and block.width == counts[block.index] >= 1
+            case "attribute":
+                return 0 <= block.index < self.graphs.node_attribute_width and block.width == 1
+            case "degree":
+                return block.index == 0 and block.width >= 1
 
     def _check_numbering(self) -> None:
         known, names = self.numbering.vocabularies, self.numbering.attribute_names
