@@ -440,6 +440,9 @@ def is_expected(code, message, last):
     if last == "terminate" and not message and code == -signal.SIGTERM:
         # Python was still starting, and nothing had been said. A shell reports it as 143 too.
         return True
+    if last == "scheduler" and code == 1 and "cannot reach the scheduler at" in message:
+        # It was killed before the command had come to it.
+        return True
     return code == ENDED_BY_US.get(last) and (last == "client" or "run the same" in message)
 
 
