@@ -63,6 +63,9 @@ class AutoML(Learner):
             metric=_FLAML_METRICS[self.metric],
             time_budget=self.time_budget,
             estimator_list=list(ESTIMATORS),
+            # What did best on data sets of about this size, from a table that FLAML comes with; else it starts with tiny
+            # models, and minutes pass before they have grown.
+            starting_points="data",
             seed=seed,
             n_jobs=1,
             verbose=0,
