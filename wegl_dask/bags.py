@@ -68,7 +68,8 @@ def run_stage(
     retries : int
         Times a descriptor is tried again after an exception.
     beside : Future, optional
-        A result on the cluster. The descriptors are done where it is; should it be lost, it is made again first.
+        A result on the cluster. The descriptors are done where it is, and anywhere if it is not there yet; should it be
+        lost meanwhile, it is made again first.
 
     Yields
     ------
@@ -137,7 +138,7 @@ def run_stage(
 
 def _bag_of(wave: Sequence[Descriptor], beside: Future | None) -> dask.bag.Bag:
     """Make a bag with a partition a descriptor."""
-    if beside is None:
+    if beside is None or beside.status != "finished":
         return dask.bag.from_sequence(wave, npartitions=len(wave))
     # Dask computes where the input is. Its keyword `workers` would not do: when all workers die, a task that has it is
     # not given to those that come for them, even with `allow_other_workers`.

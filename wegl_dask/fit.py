@@ -26,7 +26,7 @@ from wegl_dask.memory import (
 from wegl_dask.points import NodeEmbedding, NodeSettings
 from wegl_dask.projection import n_directions
 from wegl_dask.records import PartRecord
-from wegl_dask.reference import sample_dtype
+from wegl_dask.reference import import_clustering, sample_dtype
 from wegl_dask.run import Run
 from wegl_dask.saved_model import Origin
 from wegl_dask.sources.base import fingerprint
@@ -192,7 +192,7 @@ def fit_model(run: Run, fit: Fit) -> PartRecord:
     """Fit projection and reference and write the model: the record of the stage reference."""
     if finished := run.finished("reference", {0: fit.fingerprint}):
         return finished[0]
-    prepared = run.prepare(fit_tasks.prepare_clustering) if fit.spec.reference.kind == "kmeans" else None
+    prepared = run.prepare(import_clustering) if fit.spec.reference.kind == "kmeans" else None
     projection_path = _fit_projection(run, fit)
     samples = _sample(run, fit, projection_path)
     with run.timed("reference"):
@@ -207,7 +207,7 @@ def fit_model(run: Run, fit: Fit) -> PartRecord:
             origin=_origin(fit),
         )
         descriptors = [fit_tasks.FitTask(fit.fingerprint)]
-        return run.make("reference", task, descriptors, beside=prepared() if prepared else None)[0]
+        return run.make("reference", task, descriptors, beside=prepared)[0]
 
 
 def _origin(fit: Fit) -> Origin:

@@ -21,7 +21,6 @@ from wegl_dask.projection import Moments, Projection, column_factors, random_dir
 from wegl_dask.records import PartRecord
 from wegl_dask.reference import (
     KMEANS_DTYPE,
-    import_clustering,
     kmeans_reference,
     mini_batches,
     origin_reference,
@@ -181,11 +180,6 @@ def write_projection(
             arrays["components"] = projection.components
         part.write_arrays("projection", arrays)
     return 0
-
-
-def prepare_clustering() -> None:
-    """Import what k-means needs."""
-    import_clustering()
 
 
 def sample_nodes(

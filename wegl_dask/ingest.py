@@ -225,7 +225,7 @@ def ingest(
     with run.timed("ingest"):
         used = used or _used(spec, plan)
         how = _how(spec, used) if known is None else json.dumps([_how(spec, used), known.key, known.fingerprint])
-        expected = shard_fingerprints(plan, [cut for unit in plan.units for cut in unit.cuts], how)
+        expected = _fingerprints(plan, how)
         needed = {shard: value for shard, value in expected.items() if shards is None or shard in shards}
         records = _made_before(run, {shard: expected[shard] for shard in expected.keys() - needed.keys()})
         records |= run.finished("ingest", needed)
@@ -294,14 +294,18 @@ def _made_before(run: Run, expected: Mapping[int, str]) -> dict[int, PartRecord]
 
 def _refuse_other_shards(run: Run, plan: SourcePlan, used: UsedAttributes | None) -> None:
     """Refuse a plan that takes the place of one that is lost, unless the shards that are there were made by such a one."""
-    cuts = [cut for unit in plan.units for cut in unit.cuts]
-    expected = shard_fingerprints(plan, cuts, _how(run.spec, used or _used(run.spec, plan)))
-    for record in run.folder.records("ingest"):
+    records = run.folder.records("ingest")
+    expected = _fingerprints(plan, _how(run.spec, used or _used(run.spec, plan))) if records else {}
+    for record in records:
         if record.input_fingerprint != expected.get(record.index, record.input_fingerprint):
             raise SourceError(
                 f"the record of the plan of the run in {run.folder.location()} is lost, and its shard {record.index} was made "
                 "from another input, or by another RDKit: run into another folder, or with --overwrite to start anew"
             )
+
+
+def _fingerprints(plan: SourcePlan, how: str) -> dict[int, str]:
+    return shard_fingerprints(plan, [cut for unit in plan.units for cut in unit.cuts], how)
 
 
 def _used(spec: JobSpec, plan: SourcePlan) -> UsedAttributes:

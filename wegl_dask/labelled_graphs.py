@@ -177,7 +177,7 @@ def is_text(value: str) -> bool:
 
 
 def plain_label(value: Any) -> Label | None:
-    """Return a text of whole characters as it is and a number or boolean that a double can hold as int or float; None for anything else."""
+    """Return a text of whole characters as it is, and a number that a double can hold as int or float; else None."""
     match value:
         case str():
             return value if is_text(value) else None

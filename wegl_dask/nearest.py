@@ -16,6 +16,7 @@ from wegl_dask.errors import WeglError
 from wegl_dask.geometry import bound_from_residuals, residual_and_error, wasserstein_distance
 from wegl_dask.graphs import IntArray
 from wegl_dask.run_rows import RunRows
+from wegl_dask.transport import LARGEST_ENTRY
 from wegl_dask.vector_search import TRAINING_ROWS_PER_LIST, close_pairs, index_search, scan
 
 FloatArray = npt.NDArray[np.floating]
@@ -91,7 +92,7 @@ def neighbours(
             raise WeglError("vectors are no graphs of the run: give them without ids, and without the exact W_2")
         if vectors.ndim != 2 or vectors.shape[1] != rows.form.width:
             raise WeglError(f"vectors have the shape {vectors.shape}; (n, {rows.form.width}) is needed for this run")
-        if not (np.abs(vectors) <= np.finfo(np.float32).max).all():
+        if not (np.abs(vectors) <= LARGEST_ENTRY).all():
             raise WeglError("vectors have entries that are no finite numbers of single precision")
         queries, own = vectors, None
     else:

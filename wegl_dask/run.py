@@ -104,7 +104,7 @@ class Run:
             _log.warning("%s: part %d was altered after it was written; it is made again", stage, index)
         return {index: record for index, record in records.items() if index not in set(altered)}
 
-    def prepare(self, function: Callable[[], None]) -> Callable[[], Future | None]:
+    def prepare(self, function: Callable[[], None]) -> Future | None:
         """Let one worker prepare for a later task, while the stages before it go on.
 
         Parameters
@@ -113,11 +113,10 @@ class Run:
 
         Returns
         -------
-        callable
-            Returns what `compute` is given as `beside`: None if no worker has prepared yet, or any more.
+        Future or None
+            What `compute` is given as `beside`.
         """
-        future = self.client.submit(function, pure=False)
-        return lambda: future if future.status == "finished" else None
+        return self.client.submit(function, pure=False)
 
     def compute(
         self,
@@ -127,7 +126,7 @@ class Run:
         *,
         beside: Future | None = None,
     ) -> dict[int, PartRecord]:
-        """Run tasks on the cluster, or beside a result on one worker, and show the progress: the records that they wrote, by index."""
+        """Run tasks on the cluster, `beside` a result if given, and show the progress: the records they wrote, by index."""
         if not descriptors:
             return {}
         self.lock.ensure_held()

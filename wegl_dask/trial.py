@@ -59,10 +59,10 @@ class TrialRun(Run):
         del stage, without
         return dict(records)
 
-    def prepare(self, function: Callable[[], None]) -> Callable[[], Future | None]:
+    def prepare(self, function: Callable[[], None]) -> Future | None:
         """Leave it: nothing else is going on that it could be done beside."""
         del function
-        return lambda: None
+        return None
 
     def compute(
         self,

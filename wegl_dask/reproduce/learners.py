@@ -14,7 +14,7 @@ from wegl_dask.training.models import make_learner
 from wegl_dask.training.names import ModelName
 from wegl_dask.training.problem import FloatMatrix, Problem
 from wegl_dask.training.svm import SupportVectorMachine, gram_matrix
-from wegl_dask.training.trees import DEPTHS, LEAF_SIZES, N_TREES, SPLIT_SIZES
+from wegl_dask.training.trees import DEPTHS, LEAF_SIZES, N_TREES, SPLIT_SIZES, smallest_split
 
 SVM_ITERATIONS = 100_000
 """Steps of the solver of an SVM: a penalty that needs more has overfitted, and more would not make it the best."""
@@ -58,9 +58,8 @@ class SampledBoosting(Learner):
                 min_samples_leaf=LEAF_SIZES, max_depth=[depth], min_samples_split=SPLIT_SIZES, n_estimators=N_TREES
             )
             for candidate in candidates:
-                leaf = candidate["min_samples_leaf"]
-                split = max(candidate["min_samples_split"], 2 * leaf) if depth > 1 else 2
-                groups.setdefault((depth, leaf, split), []).append(candidate)
+                split = smallest_split(candidate) if depth > 1 else 2
+                groups.setdefault((depth, candidate["min_samples_leaf"], split), []).append(candidate)
         return list(groups.values())
 
     def make(self, candidate: Candidate, seed: int) -> Any:

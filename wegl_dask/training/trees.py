@@ -21,6 +21,11 @@ N_TREES = (25, 50, 100, 150, 200)
 DEPTHS = (1, 3, 5)
 
 
+def smallest_split(candidate: Candidate) -> int:
+    """Count the samples of the smallest node that is split: both sides must have `min_samples_leaf`."""
+    return int(max(candidate["min_samples_split"], 2 * candidate["min_samples_leaf"]))
+
+
 class RandomForest(Learner):
     """Random forests with balanced classes (paper, appendix "Implementation Details").
 
@@ -35,8 +40,7 @@ class RandomForest(Learner):
         """List the candidates; those together that differ in the number of trees, or in nothing that has an effect."""
         groups: dict[tuple[int, int], list[Candidate]] = {}
         for candidate in grid(min_samples_leaf=LEAF_SIZES, min_samples_split=SPLIT_SIZES, n_estimators=N_TREES):
-            leaf = candidate["min_samples_leaf"]
-            groups.setdefault((leaf, max(candidate["min_samples_split"], 2 * leaf)), []).append(candidate)
+            groups.setdefault((candidate["min_samples_leaf"], smallest_split(candidate)), []).append(candidate)
         return list(groups.values())
 
     def make(self, candidate: Candidate, seed: int) -> Any:
