@@ -14,6 +14,7 @@ import pytest
 from distributed.scheduler import KilledWorker
 
 from wegl_dask import local_client
+from wegl_dask.bags import run_stage
 from wegl_dask.cluster import dashboard_link, open_client
 from wegl_dask.errors import JobFileError
 from wegl_dask.spec import ClusterTable
@@ -397,3 +398,33 @@ def test_a_script_without_a_main_guard_is_told_so(script):
     assert "2 local workers could not be started" in last
     assert 'if __name__ == "__main__":' in last
     assert nothing_lives_in_group(process.pid)
+
+
+def resident():
+    return psutil.Process().memory_info().rss
+
+
+def test_a_worker_that_holds_most_of_its_memory_still_does_tasks():
+    def hold(n_bytes):
+        import builtins
+
+        builtins.held = bytearray(n_bytes)
+
+    # Dask looks at the memory ten times a second.
+    with open_client(local(memory_limit="500MB")) as client:
+        client.submit(hold, int(0.87 * 500e6) - client.submit(resident).result()).result()
+        time.sleep(0.5)
+        assert client.submit(resident, pure=False).result(timeout=30) > 0.8 * 500e6
+
+
+def test_a_worker_gives_freed_memory_back_between_the_parts_of_a_stage():
+    def take_and_free(n_bytes):
+        import numpy as np
+
+        return len([np.ones(2**17) for _ in range(n_bytes // 2**20)])
+
+    with open_client(local(memory_limit="500MB")) as client:
+        before = client.submit(resident).result()
+        ((_, outcome),) = run_stage(client, "held", take_and_free, [100 * 2**20], retries=0)
+        assert outcome.result == 100
+        assert client.submit(resident, pure=False).result() - before < 30e6

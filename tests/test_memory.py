@@ -9,6 +9,7 @@ from wegl_dask.memory import (
     WORKER_BYTES,
     Extent,
     embed_terms,
+    kept_bytes,
     moments_terms,
     reference_terms,
     require_fitting,
@@ -76,3 +77,21 @@ def test_a_worker_may_not_use_its_last_twentieth():
     require_fitting({"embed": {"the graphs of a shard": 50_000_000}}, math.ceil(limit) + 1)
     with pytest.raises(JobFileError):
         require_fitting({"embed": {"the graphs of a shard": 50_000_000}}, math.floor(limit) - 1)
+
+
+def test_what_the_other_stages_had_is_kept_within_the_room_that_there_is():
+    stages = {
+        "moments": {"the graphs of a shard": 20e6, "what k-means imports": 160e6},
+        "sample": {"the points of a shard": 30e6},
+        "embed": {"the vectors of a shard": 200e6, "what k-means imports": 160e6},
+    }
+    assert kept_bytes(stages, None) == 50e6
+    # The embed stage needs 150 + 360 MB, and a worker keeps up to half of its limit.
+    assert kept_bytes(stages, 1_040_000_000) == 10e6
+    assert kept_bytes(stages, 1_000_000_000) == 0
+    # No more than the C library keeps.
+    assert kept_bytes({**stages, "ingest": {"the graphs of a shard": 100e6}}, None) == 128 * 2**20
+
+
+def test_the_memory_of_no_stage_is_nothing_kept():
+    assert kept_bytes({"embed": {"the vectors of a shard": 1e9}}, None) == 0

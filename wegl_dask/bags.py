@@ -12,6 +12,7 @@ from distributed.scheduler import KilledWorker
 
 from wegl_dask.errors import WeglError
 from wegl_dask.folders import StorageError
+from wegl_dask.freed_memory import give_back_freed
 from wegl_dask.version import __version__
 from wegl_dask.worker_checks import check_versions, own_versions, versions_digest
 
@@ -160,6 +161,7 @@ def _attempt(
         return OtherVersions(get_worker().address, own_versions())
     (descriptor,) = descriptors
     started = time.perf_counter()
+    worker = get_worker()
     try:
         result = function(descriptor)
     except WeglError as error:
@@ -167,7 +169,9 @@ def _attempt(
             raise
         # Raised, it would be tried again.
         return error
-    return Outcome(result, get_worker().address, round(time.perf_counter() - started, 3))
+    finally:
+        give_back_freed(worker)
+    return Outcome(result, worker.address, round(time.perf_counter() - started, 3))
 
 
 def _require_connected(client: Client) -> None:

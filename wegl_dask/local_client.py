@@ -52,6 +52,8 @@ def local_client(table: ClusterTable) -> Iterator[Client]:
         settings = {
             "temporary-directory": scratch,
             "distributed.scheduler.allowed-failures": table.allowed_failures,
+            # Workers get this process's configuration, which was read before their environment was set.
+            "distributed.worker.memory.pause": False,
             # All at the same time, as they start; else each would when it gets its first task.
             "distributed.worker.preload": [*dask.config.get("distributed.worker.preload"), PRELOADED],
             **{f"distributed.nanny.pre-spawn-environ.{name}": value for name, value in WORKER_ENVIRONMENT.items()},

@@ -20,23 +20,29 @@ embed       B + 60 e + (40 d + 30 K) n + 24 min(4e6, G N d) + 14 min(16.8e6, G N
 ==========  ============================================================================================
 
 B = 150 MB are a worker with what it imports. For k-means, each stage from moments on has R = 160 MB more: what it imports
-stays with the worker that does it. The factors were measured, as the peak of a
-process over what it held before, on data sets of 2 to 133 listed edges a node and of 4 to 4,000 columns.
+stays with the worker that does it. The factors were measured, as the peak of a process over what it held before, on data
+sets of 2 to 133 listed edges a node and of 4 to 4,000 columns. Beyond what a stage needs, a worker keeps what it has freed:
+see `kept_bytes`.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from wegl_dask.diffused_columns import BLOCK_ENTRIES, GRAPH_ENTRIES
 from wegl_dask.embeddings import ROW_GROUP_BYTES
 from wegl_dask.errors import JobFileError
+from wegl_dask.freed_memory import ROOM
 from wegl_dask.progress import format_bytes
 from wegl_dask.reference import ReferenceKind, sample_dtype
 from wegl_dask.transport import COST_ENTRIES, Solver
+from wegl_dask.worker_environment import KEPT_BYTES
 
 WORKER_BYTES = 150_000_000
 KMEANS_BYTES = 160_000_000
 EXACT_PAIR_BYTES = 66
+
+_IMPORTED = "what k-means imports"
 
 Terms = dict[str, float]
 """What is in memory at a stage's peak: bytes by what they hold."""
@@ -129,7 +135,7 @@ def sample_terms(shard: Extent, n_blocks: int, dimension: int) -> Terms:
 
 def kmeans_terms() -> Terms:
     """Add up what k-means imports, on the worker that will do it."""
-    return {"what k-means imports": KMEANS_BYTES}
+    return {_IMPORTED: KMEANS_BYTES}
 
 
 def reference_terms(sample: int, dimension: int, kind: ReferenceKind) -> Terms:
@@ -163,6 +169,21 @@ def _graph_bytes(shard: Extent, n_blocks: int) -> int:
 def total_bytes(terms: Terms) -> int:
     """Sum of the terms of a stage and of the worker itself."""
     return WORKER_BYTES + int(sum(terms.values()))
+
+
+def kept_bytes(stages: Mapping[str, Terms], limit: int | None) -> int:
+    """Estimate what a worker keeps of freed memory in the stage that needs most.
+
+    It is what the other stages had, as far as the C library does not give it back and there is room within the worker's
+    memory limit (see `wegl_dask.freed_memory`).
+    """
+    needed = {stage: total_bytes(terms) for stage, terms in stages.items()}
+    largest = max(needed, key=lambda stage: needed[stage])
+    freed = sum(
+        size for stage, terms in stages.items() if stage != largest for what, size in terms.items() if what != _IMPORTED
+    )
+    room = math.inf if limit is None else max(0.0, ROOM * limit - needed[largest])
+    return int(min(freed, KEPT_BYTES, room))
 
 
 def require_fitting(stages: Mapping[str, Terms], limit: int) -> None:

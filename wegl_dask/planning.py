@@ -43,7 +43,7 @@ from wegl_dask.fit import MERGE_FAN_IN, memory_needed
 from wegl_dask.fitting import largest_sample
 from wegl_dask.ingest import ShardCensus, check_plan, shard_size
 from wegl_dask.local_client import memory_of_a_worker
-from wegl_dask.memory import Extent, Terms, ingest_terms, require_fitting, total_bytes
+from wegl_dask.memory import Extent, Terms, ingest_terms, kept_bytes, require_fitting, total_bytes
 from wegl_dask.progress import Progress, format_bytes
 from wegl_dask.records import PartRecord
 from wegl_dask.sources import open_source
@@ -127,8 +127,8 @@ class Forecast:
 
     @property
     def peak_bytes(self) -> int:
-        """Memory of a worker in the stage that needs most."""
-        return max(stage.peak_bytes for stage in self.stages)
+        """Memory of a worker in the stage that needs most, with what it keeps of other stages."""
+        return max(stage.peak_bytes for stage in self.stages) + kept_bytes(self.terms, self.memory_limit)
 
     def require_fitting(self, output: str) -> None:
         """Refuse a job that has not the memory or the disk that it needs.

@@ -1,5 +1,8 @@
 """The environment of a worker process."""
 
+KEPT_BYTES = 128 * 2**20
+"""Freed memory that a worker's C library keeps at the end of its heap."""
+
 WORKER_ENVIRONMENT = {
     # The transport solver is bound to one core, and sums in another order give other last bits.
     "OMP_NUM_THREADS": "1",
@@ -15,7 +18,10 @@ WORKER_ENVIRONMENT = {
     # zeroed anew each time, which doubles the time of the stages.
     # One arena, since that of a thread gives its heaps back at once whatever these say.
     "MALLOC_ARENA_MAX": "1",
-    "MALLOC_TRIM_THRESHOLD_": "134217728",
+    "MALLOC_TRIM_THRESHOLD_": str(KEPT_BYTES),
     "MALLOC_MMAP_THRESHOLD_": "33554432",
+    # Else a worker near its memory limit gets no more tasks until it has given up results that it holds. Ours hold none:
+    # with what they have imported they could wait for ever.
+    "DASK_DISTRIBUTED__WORKER__MEMORY__PAUSE": "False",
 }
-"""What must stand in a worker's environment before NumPy and POT are imported."""
+"""What must stand in a worker's environment before NumPy, POT and Dask are imported."""

@@ -190,3 +190,23 @@ def test_automl_finds_a_model_in_the_time_it_is_given(kind, make_problem):
         assert scores.shape == (50, 3 if kind == "multiclass" else 1)
         if kind == "binary":
             assert ((scores[:, 0] > 0.5) == y[150:]).mean() > 0.6
+
+
+def test_the_forests_of_automl_are_balanced_and_all_of_one_size(make_problem):
+    pytest.importorskip("flaml")
+    pytest.importorskip("xgboost")
+    from flaml.automl.task.factory import task_factory
+
+    from wegl_dask.training.balanced_forest import BalancedForest
+
+    problem = make_problem("binary", n=120)
+    X, y = problem.X, problem.Y[:, 0].astype(int)
+    task = task_factory("binary")
+    space = BalancedForest.search_space(X.shape, task)
+    first = {name: one["init_value"] for name, one in space.items()}
+    forest = BalancedForest(task=task, **first, n_jobs=1, random_seed=3)
+    forest.fit(X[:80], y[:80])
+    expected = RandomForestClassifier(
+        500, min_samples_leaf=2, max_features=X.shape[1] ** -0.5, class_weight="balanced", random_state=3
+    ).fit(X[:80], y[:80])
+    np.testing.assert_array_equal(forest.predict_proba(X[80:]), expected.predict_proba(X[80:]))

@@ -11,8 +11,10 @@ from wegl_dask.errors import MissingDependencyError, WeglError
 from wegl_dask.training.learner import Candidate, Held, Learner
 from wegl_dask.training.names import MetricName
 
-ESTIMATORS = ("lgbm", "rf", "extra_tree")
-"""Kinds of models that FLAML tries, by its names for them: all can be saved without pickle."""
+_FORESTS = "balanced_forest"
+
+ESTIMATORS = (_FORESTS, "lgbm", "extra_tree")
+"""Kinds of models that are tried, by FLAML's names for them but for the first: all can be saved without pickle."""
 
 _FLAML_METRICS = {
     "roc-auc": "roc_auc",
@@ -55,22 +57,24 @@ class AutoML(Learner):
 
     def make(self, candidate: Candidate, seed: int) -> Any:
         """Make a search that has not begun."""
-        from flaml import AutoML as Search  # noqa: PLC0415  it takes seconds, and only this model needs it
+        # Importing it takes seconds, and only this model needs it.
+        from flaml import AutoML as Search  # noqa: PLC0415
 
-        return Search(
+        from wegl_dask.training.balanced_forest import BalancedForest  # noqa: PLC0415
+
+        search = Search(
             **candidate,
             task="regression" if self.kind == "regression" else "classification",
             metric=_FLAML_METRICS[self.metric],
             time_budget=self.time_budget,
             estimator_list=list(ESTIMATORS),
-            # What did best on data sets of about this size, from a table that FLAML comes with; else it starts with tiny
-            # models, and minutes pass before they have grown.
-            starting_points="data",
             seed=seed,
             n_jobs=1,
             verbose=0,
             retrain_full=False,
         )
+        search.add_learner(_FORESTS, BalancedForest)
+        return search
 
     def _fit(
         self, candidate: Candidate, X: npt.NDArray[np.float32], y: npt.NDArray[Any], seed: int, held: Held | None
