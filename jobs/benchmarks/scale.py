@@ -1,7 +1,8 @@
 """Measure whether time a graph and memory stay flat when there are more graphs: ogbg-molhiv copied 1, 25, ... times.
 
 Every copy has ids of its own. The jobs are run as commands with two workers, whose memory is sampled from outside; the
-client's process holds the scheduler too. Then the stage embed is run with one worker and with two. For example::
+client's process holds the scheduler too. Workers have a memory limit, above half of which they give freed memory back.
+Then the stage embed is run with one worker and with two. For example::
 
     python jobs/benchmarks/scale.py --data data/ogb --copies 1 25
 """
@@ -36,10 +37,10 @@ def replicate(shards: Path, target: Path, copies: int) -> None:
             pq.write_table(copied, target / f"part-{copy * len(files) + number:06d}.parquet", compression="zstd")
 
 
-def run(job: Path, output: Path) -> tuple[Usage, dict[str, Any]]:
-    """Run a job anew: what it used, and its manifest."""
+def run(job: Path, output: Path, limit: str) -> tuple[Usage, dict[str, Any]]:
+    """Run a job anew, with one more key: what it used, and its manifest."""
     shutil.rmtree(output, ignore_errors=True)
-    used = watch(wegl_dask("run", str(job)), environment=tree_environment())
+    used = watch(wegl_dask("run", str(job), "--set", limit), environment=tree_environment())
     return used, json.loads((output / "manifest.json").read_text(encoding="utf-8"))
 
 
@@ -69,6 +70,7 @@ def main() -> None:
     options.add_argument("--data", type=Path, required=True, help="folder that holds ogbg_molhiv/")
     options.add_argument("--copies", type=int, nargs="+", default=[1, 25], help="sizes (default: 1 25)")
     options.add_argument("--speedup-copies", type=int, default=2, help="size for one worker against two (default: 2)")
+    options.add_argument("--memory-limit", default="700MB", help="of a worker (default: 700MB)")
     options.add_argument("--work", type=Path, help="folder for shards and runs, which is kept")
     arguments = options.parse_args()
     with working_folder(arguments.work) as given:
@@ -83,7 +85,8 @@ def main() -> None:
             job = write_job(
                 work / f"run-{copies}-{workers}.toml", f'kind = "graph_parquet"\npath = "{source}"', output, workers
             )
-            return lambda: run(job, output)
+            limit = f"cluster.memory_limit={arguments.memory_limit}"
+            return lambda: run(job, output, limit)
 
         sizes = alternate({f"{copies} copies": side(copies, 2) for copies in arguments.copies}, arguments.repeats)
         speed = alternate(
