@@ -15,6 +15,7 @@ import wegl_dask.points as points_module
 from wegl_dask import diffused_columns
 from wegl_dask.diffused_columns import DiffusedColumns
 from wegl_dask.features import build_features, degrees
+from wegl_dask.fitting import draw_points
 from wegl_dask.points import NodeEmbedding, PointEmbedding
 from wegl_dask.projection import Moments
 
@@ -356,6 +357,32 @@ def test_a_graphs_points_do_not_depend_on_the_graphs_beside_it(embedded, name):
         alone, _ = case.model.evaluate(case.batch.slice(graph, graph + 1))
         beside = case.points[case.offsets[graph] : case.offsets[graph + 1]]
         np.testing.assert_allclose(alone, beside, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", ["ptc_mr", "molhiv_500"])
+@pytest.mark.parametrize("share", [0.0, 0.002, 0.3, 1.0])
+def test_drawn_points_are_points_of_the_batch_in_its_order_without_repeats(embedded, name, share):
+    case = embedded(name)
+    count = int(share * len(case.points))
+    drawn = draw_points(case.model, case.batch, count, np.random.default_rng(5))
+    rows = np.sort(np.random.default_rng(5).choice(len(case.points), size=count, replace=False))
+    np.testing.assert_allclose(drawn, case.points[rows], rtol=1e-12, atol=1e-12)
+
+
+def test_points_are_drawn_beside_graphs_without_nodes(mutag, fit_points):
+    features = features_of(mutag.batch, ["labels"])
+    model = fit_points(mutag.batch, features, "labels", components=3)
+    sizes = mutag.batch.node_offsets[1:4]
+    with_empty = replace(
+        mutag.batch.slice(0, 3),
+        node_offsets=np.array([0, 0, sizes[0], sizes[0], sizes[1], sizes[2], sizes[2]]),
+        edge_offsets=mutag.batch.edge_offsets[[0, 0, 1, 1, 2, 3, 3]],
+    )
+    points, _ = model.evaluate(mutag.batch.slice(0, 3))
+    for count in (1, 7, len(points)):
+        drawn = draw_points(model, with_empty, count, np.random.default_rng(count))
+        rows = np.sort(np.random.default_rng(count).choice(len(points), size=count, replace=False))
+        np.testing.assert_allclose(drawn, points[rows], rtol=1e-12, atol=1e-12)
 
 
 def test_more_components_than_one_hot_labels_vary_in_are_refused(mutag, fit_points):

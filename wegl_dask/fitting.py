@@ -111,11 +111,17 @@ def largest_sample(n_nodes: int, max_nodes: int, *, dimension: int, n_points: in
 
 def draw_points(embedding: PointEmbedding, graphs: GraphBatch, count: int, rng: np.random.Generator) -> FloatMatrix:
     """Draw some points of a batch of graphs, each as likely as any other, without repeats: (count, d), in their order."""
-    n_points = graphs.n_nodes + embedding.nodes.virtual_node * graphs.n_graphs
-    wanted = np.sort(rng.choice(n_points, size=count, replace=False))
+    counts = np.diff(graphs.node_offsets) + embedding.nodes.virtual_node
+    offsets = offsets_from_counts(counts)
+    wanted = np.sort(rng.choice(int(offsets[-1]), size=count, replace=False))
+    # Only the graphs that a point was drawn from are diffused: of a large collection, few.
+    owner = np.searchsorted(offsets, wanted, side="right") - 1
+    owners = np.unique(owner)
+    first_of_taken = offsets_from_counts(counts[owners])[:-1]
+    wanted += first_of_taken[np.searchsorted(owners, owner)] - offsets[owner]
     chosen = [np.empty((0, embedding.dimension))]
     first = 0
-    for points, _ in point_blocks(embedding, graphs):
+    for points, _ in point_blocks(embedding, graphs.take(owners)):
         here = wanted[(wanted >= first) & (wanted < first + len(points))] - first
         chosen.append(points[here])
         first += len(points)
