@@ -186,6 +186,52 @@ LOOKED_UP = 1024
 """Channels of a categorical edge feature that are all written down for every node; of more, only those that it has."""
 
 
+def _weights_of_all_channels(
+    at_source: IntArray, at_target: IntArray, size: int, spokes: FloatArray
+) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Evaluate the weights of one column of labels by a table of all channels of all nodes.
+
+    Parameters
+    ----------
+    at_source, at_target : int, (n_edges,)
+        Entries of that table, ``node * size + label``, at the two ends of every edge.
+    size : int
+        Number of channels.
+    spokes : float, (n_nodes,)
+        What edges of virtual nodes add to a node's degree, in every channel.
+
+    Returns
+    -------
+    of_edges : float64, (n_edges,)
+    of_nodes : float64, (n_nodes,)
+        The weight of every node itself, added up over the channels.
+    of_spokes : float64, (n_nodes,)
+        The inverse roots of its degrees, added up over the channels.
+    """
+    degree = np.bincount(at_target, minlength=len(spokes) * size) + 1.0
+    degree.reshape(len(spokes), size)[:] += spokes[:, None]
+    inverse_root = 1.0 / np.sqrt(degree)
+    channels = inverse_root.reshape(len(spokes), size)
+    of_edges = inverse_root.take(at_source) * inverse_root.take(at_target)
+    return of_edges, np.einsum("ij,ij->i", channels, channels), channels.sum(axis=1)
+
+
+def _weights_of_channels_that_occur(
+    at_source: IntArray, at_target: IntArray, size: int, spokes: FloatArray
+) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Evaluate the same as `_weights_of_all_channels`, with entries for those channels alone in which edges end."""
+    found, position, count = np.unique(at_target, return_inverse=True, return_counts=True)
+    # In any other channel, a node has only itself and its spokes.
+    node, alone = found // size, 1.0 / np.sqrt(1.0 + spokes)
+    inverse_root = 1.0 / np.sqrt(count + 1.0 + spokes[node])
+    place = np.minimum(np.searchsorted(found, at_source), len(found) - 1)
+    of_source = np.where(found[place] == at_source, inverse_root[place], alone[at_source // size])
+    without = size - np.bincount(node, minlength=len(spokes))
+    of_nodes = np.bincount(node, inverse_root**2, minlength=len(spokes)) + without * alone**2
+    of_spokes = np.bincount(node, inverse_root, minlength=len(spokes)) + without * alone
+    return of_source * inverse_root[position], of_nodes, of_spokes
+
+
 def _label_weights(
     batch: GraphBatch, source: IntArray, target: IntArray, virtual: npt.NDArray[np.bool_], spoke_weight: FloatArray
 ) -> tuple[FloatArray, FloatArray]:
@@ -197,32 +243,19 @@ def _label_weights(
     n_nodes = batch.n_nodes
     real = np.flatnonzero(~virtual)
     real_source, real_target = source[real], target[real]
-    spokes = np.bincount(target[virtual], spoke_weight, minlength=n_nodes)
+    spokes = np.bincount(target[virtual], spoke_weight, minlength=n_nodes).astype(np.float64, copy=False)
     real_weights = np.zeros(len(real))
     self_weights = np.zeros(n_nodes)
     channel_sum = np.zeros(n_nodes)
     for column, size in enumerate(batch.schema.edge_category_counts):
         category = batch.edge_categories[:, column].take(real).astype(np.int64)
-        at_source, at_target = real_source * size + category, real_target * size + category
-        if size > LOOKED_UP:
-            # Where no edge ends, a node has only itself and its spokes.
-            found, position, count = np.unique(at_target, return_inverse=True, return_counts=True)
-            node, alone = found // size, 1.0 / np.sqrt(1.0 + spokes)
-            inverse_root = 1.0 / np.sqrt(count + 1.0 + spokes[node])
-            place = np.minimum(np.searchsorted(found, at_source), len(found) - 1)
-            of_source = np.where(found[place] == at_source, inverse_root[place], alone[real_source])
-            real_weights += of_source * inverse_root[position]
-            without = size - np.bincount(node, minlength=n_nodes)
-            channel_sum += np.bincount(node, inverse_root, minlength=n_nodes) + without * alone
-            self_weights += np.bincount(node, inverse_root**2, minlength=n_nodes) + without * alone**2
-            continue
-        degree = np.bincount(at_target, minlength=n_nodes * size) + 1.0
-        degree.reshape(n_nodes, size)[:] += spokes[:, None]
-        inverse_root = 1.0 / np.sqrt(degree)
-        real_weights += inverse_root.take(at_source) * inverse_root.take(at_target)
-        channels = inverse_root.reshape(n_nodes, size)
-        channel_sum += channels.sum(axis=1)
-        self_weights += np.einsum("ij,ij->i", channels, channels)
+        weigh = _weights_of_all_channels if size <= LOOKED_UP else _weights_of_channels_that_occur
+        of_edges, of_nodes, of_spokes = weigh(
+            real_source * size + category, real_target * size + category, size, spokes
+        )
+        real_weights += of_edges
+        self_weights += of_nodes
+        channel_sum += of_spokes
     weights = np.empty(len(source))
     weights[real] = real_weights
     if len(spoke_weight):
