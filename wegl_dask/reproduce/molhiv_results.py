@@ -165,7 +165,8 @@ def _notes(rows: Sequence[Row], how: Sequence[Mapping[str, Any]]) -> list[str]:
     ]
     if budgets:
         lines.append(
-            f"- AutoML: FLAML in place of Auto-sklearn 2.0, on the setting that the forests chose; "
+            "- AutoML: FLAML in place of Auto-sklearn 2.0, among forests with balanced classes, gradient boosting "
+            "by LightGBM, and extremely randomized trees; on the setting that the forests chose; "
             f"{', '.join(f'{budget:g}' for budget in budgets)} seconds a search, chosen on valid."
         )
     return [*lines, "", f"{provenance_line(how)}."]
