@@ -268,6 +268,8 @@ if __name__ == "__main__":
             work(client)
         del client
         assert time.monotonic() - start < 10, work
+        while open_things() != before and time.monotonic() - start < 10:
+            time.sleep(0.1)  # threads of Dask end when they next look whether they should
         assert open_things() == before, (work, before, open_things())
     print("all gone")
 """
