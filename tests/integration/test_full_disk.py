@@ -122,7 +122,7 @@ def in_a_namespace():
     return command
 
 
-@pytest.mark.parametrize(("subfolder", "n_blocks"), [("graphs", 16), ("data", 112)])
+@pytest.mark.parametrize(("subfolder", "n_blocks"), [pytest.param("graphs", 16, marks=pytest.mark.slow), ("data", 112)])
 def test_a_small_file_system_is_filled_and_made_larger(
     subfolder, n_blocks, on_one_worker, undisturbed, in_a_namespace, same_bytes, tmp_path, command
 ):

@@ -277,7 +277,8 @@ def test_a_job_comes_through_errors_and_delays_of_the_store(on_s3, proxy, undist
     assert len(read_embeddings(on_s3.folder.url, storage_options=on_s3.options).X) == 188
 
 
-@pytest.mark.parametrize("fault", ["500", pytest.param("hang", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", ["500", "hang"])
 def test_a_store_that_fails_in_a_stage_and_then_at_the_manifest_leaves_a_run_that_goes_on(
     on_s3, proxy, undisturbed, fault
 ):
@@ -319,6 +320,7 @@ def assert_whole_in_spite_of_lag(done, on_s3, proxy, undisturbed):
     assert verify_run(on_s3.folder) == []
 
 
+@pytest.mark.slow
 def test_a_store_whose_listings_lag_behind_gives_the_same_parts(on_s3, proxy, undisturbed):
     proxy.lags = True
     done = on_s3()
