@@ -5,7 +5,7 @@ from sklearn.model_selection import ParameterGrid
 from sklearn.svm import SVC
 
 from wegl_dask.errors import JobFileError, MissingDependencyError
-from wegl_dask.training import svm, trees
+from wegl_dask.training import automl, svm, trees
 from wegl_dask.training.learner import Fold
 from wegl_dask.training.models import make_learner
 
@@ -190,6 +190,17 @@ def test_automl_finds_a_model_in_the_time_it_is_given(kind, make_problem):
         assert scores.shape == (50, 3 if kind == "multiclass" else 1)
         if kind == "binary":
             assert ((scores[:, 0] > 0.5) == y[150:]).mean() > 0.6
+
+
+def test_the_seed_of_automl_is_that_of_its_forests(make_problem, monkeypatch):
+    pytest.importorskip("flaml")
+    pytest.importorskip("xgboost")
+    problem = make_problem("binary", n=200)
+    monkeypatch.setattr(automl, "ESTIMATORS", ("balanced_forest",))
+    learner = make_learner("automl", problem, metric="accuracy", time_budget=0.5)
+    X, y = problem.X, problem.Y[:, 0]
+    forests = [learner.fit({}, X[:100], y[:100], seed, held=(X[100:150], y[100:150])) for seed in (3, 4)]
+    assert [forest.random_state for forest in forests] == [3, 4]
 
 
 def test_the_forests_of_automl_are_balanced_and_all_of_one_size(make_problem):

@@ -69,6 +69,8 @@ class AutoML(Learner):
             time_budget=self.time_budget,
             estimator_list=list(ESTIMATORS),
             seed=seed,
+            # FLAML's forests have a seed of their own, which is always the same.
+            custom_hp={name: {"random_seed": {"domain": seed}} for name in (_FORESTS, "extra_tree")},
             n_jobs=1,
             verbose=0,
             retrain_full=False,
