@@ -1,3 +1,5 @@
+import json
+
 import pytest
 
 from wegl_dask.folders import Folder
@@ -41,3 +43,26 @@ def test_a_step_that_was_cut_off_leaves_nothing(tmp_path, calls):
     with pytest.raises(KeyboardInterrupt):
         ledger.step("one", {}, stopped)
     assert ledger.step("one", {}, counted(calls, 3)) == 3
+
+
+def test_steps_with_other_settings_lie_beside_one_another(tmp_path, calls):
+    for seed in (0, 1, 2, 0, 1, 2):
+        ledger = Ledger(Folder(str(tmp_path)))
+        assert ledger.step("one", {"seed": seed}, counted(calls, seed)) == seed
+    assert calls == [0, 1, 2]
+    # The first has the name itself, as it had when there was one alone.
+    assert len(list((tmp_path / "steps").glob("one*.json"))) == 3
+    assert json.loads((tmp_path / "steps" / "one.json").read_text())["settings"] == {"seed": 0}
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"{", b"{}", b"[]", b"null", b"3", b"\xff", b'{"settings": {}}', b'{"result": 3}']
+)
+def test_a_step_that_cannot_be_read_is_computed_again(content, tmp_path, calls):
+    ledger = Ledger(Folder(str(tmp_path)))
+    ledger.step("one", {}, counted(calls, 3))
+    (tmp_path / "steps" / "one.json").write_bytes(content)
+    for _ in range(2):
+        assert ledger.step("one", {}, counted(calls, 3)) == 3
+    assert calls == [3, 3]
+    assert [path.name for path in (tmp_path / "steps").iterdir()] == ["one.json"]

@@ -6,6 +6,7 @@ from typing import Any
 
 from wegl_dask.folders import Folder
 from wegl_dask.records import json_bytes
+from wegl_dask.sources.base import fingerprint
 
 STEP_FOLDER = "steps"
 
@@ -16,7 +17,8 @@ class Ledger:
     Parameters
     ----------
     folder : Folder
-        Of the job; steps are kept in ``steps/NAME.json``.
+        Of the job; a step is kept in ``steps/NAME.json``, and the same step with other settings beside it, with a
+        fingerprint of these in its name.
     """
 
     def __init__(self, folder: Folder) -> None:
@@ -24,6 +26,8 @@ class Ledger:
 
     def step(self, name: str, settings: Mapping[str, Any], compute: Callable[[], Any]) -> Any:
         """Return the result of a step, which is computed unless it was, with the same settings.
+
+        A file that cannot be read is no step: it is computed again, and takes its place.
 
         Parameters
         ----------
@@ -33,13 +37,22 @@ class Ledger:
         compute : callable
             Returns JSON values.
         """
-        path = f"{STEP_FOLDER}/{name}.json"
         settings = json.loads(json_bytes(settings))
-        kept = self._folder.read_if_there(path)
-        if kept is not None:
-            step = json.loads(kept)
-            if step["settings"] == settings:
+        key = fingerprint(json.dumps(settings, sort_keys=True))[:12]
+        first, own = f"{STEP_FOLDER}/{name}.json", f"{STEP_FOLDER}/{name}--{key}.json"
+        steps = {path: self._read(path) for path in (first, own)}
+        for step in steps.values():
+            if step is not None and step["settings"] == settings:
                 return step["result"]
         result = json.loads(json_bytes({"settings": settings, "result": compute()}))["result"]
-        self._folder.write(path, json_bytes({"settings": settings, "result": result}))
+        self._folder.write(first if steps[first] is None else own, json_bytes({"settings": settings, "result": result}))
         return result
+
+    def _read(self, path: str) -> dict[str, Any] | None:
+        """Read a step; None where there is none, or what is there is none."""
+        content = self._folder.read_if_there(path)
+        try:
+            step = None if content is None else json.loads(content)
+        except ValueError:
+            return None
+        return step if isinstance(step, dict) and {"settings", "result"} <= step.keys() else None
