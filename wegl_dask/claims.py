@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from wegl_dask.checksums import sealed, unsealed
-from wegl_dask.errors import JobFileError
+from wegl_dask.errors import JobFileError, OtherJobError
 from wegl_dask.folders import TEMPORARY_PREFIX, Folder
 from wegl_dask.records import (
     PART_FOLDERS,
@@ -192,14 +192,9 @@ def _refuse_changes(folder: Folder, old_toml: str, job_toml: str) -> None:
     try:
         changes = changed_keys(old_toml, job_toml)
     except tomllib.TOMLDecodeError as error:
-        raise JobFileError(
-            f"{where} is damaged: {error}. Clear the folder with --overwrite, or choose another output.path"
-        ) from error
+        raise OtherJobError(f"{where} is damaged: {error}") from error
     if changes:
-        raise JobFileError(
-            f"{folder.location()} holds the run of a different job ({'; '.join(changes)}). Choose another output.path, or "
-            "clear the folder with --overwrite"
-        )
+        raise OtherJobError(f"{folder.location()} holds the run of a different job ({'; '.join(changes)})")
 
 
 def _earlier_versions(folder: Folder) -> list[str]:
@@ -212,14 +207,12 @@ def _earlier_versions(folder: Folder) -> list[str]:
         run = unsealed(content)
         numerics, versions = run["numerics_version"], [str(version) for version in run["package_versions"]]
     except (ValueError, KeyError, TypeError) as error:
-        raise JobFileError(
-            f"{where} is damaged ({error!r}): clear the folder with --overwrite, or choose another output.path"
-        ) from error
+        raise OtherJobError(f"{where} is damaged ({error!r})") from error
     if numerics != NUMERICS_VERSION:
-        raise JobFileError(
+        raise OtherJobError(
             f"{folder.location()} was written by wegl-dask {', '.join(versions)}, numerics version {numerics}; this is "
-            f"{__version__}, numerics version {NUMERICS_VERSION}, which computes other numbers. Finish the run with that "
-            "version, clear the folder with --overwrite, or choose another output.path"
+            f"{__version__}, numerics version {NUMERICS_VERSION}, which computes other numbers: the run can only be finished "
+            "with that version"
         )
     return versions
 

@@ -31,6 +31,35 @@ class SourceError(WeglError):
     """The input as a whole cannot be read: a missing file, a broken archive, files that contradict one another."""
 
 
+class OtherRunError(WeglError):
+    """The run folder holds something else than the run that is to go on there.
+
+    The message is what was found, and after it `advice`; a command that has other options gives its own with `found`.
+    """
+
+    advice = ""
+
+    @property
+    def found(self) -> str:
+        """What was found, without advice."""
+        return super().__str__()
+
+    def __str__(self) -> str:
+        return f"{self.found}. {self.advice}"
+
+
+class OtherJobError(OtherRunError, JobFileError):
+    """It holds another job, the same job's run by other numerics, or a damaged one."""
+
+    advice = "Choose another output.path, or clear the folder with --overwrite"
+
+
+class OtherInputError(OtherRunError, SourceError):
+    """It holds the same job's run of another input."""
+
+    advice = "Run into another folder, or with --overwrite to start anew"
+
+
 class MissingDependencyError(WeglError):
     """An optional package is needed and not installed; the message holds the line that installs it."""
 

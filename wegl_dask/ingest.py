@@ -9,7 +9,7 @@ from typing import Any
 
 from wegl_dask import tasks
 from wegl_dask.claims import remove_all
-from wegl_dask.errors import JobFileError, SourceError, TooManyRejectedError
+from wegl_dask.errors import JobFileError, OtherInputError, SourceError, TooManyRejectedError
 from wegl_dask.features import build_features, default_features, used_attributes
 from wegl_dask.folders import Folder
 from wegl_dask.given_model import GivenModel
@@ -114,7 +114,7 @@ def plan_source(run: Run, given: GivenModel | None = None) -> SourcePlan:
             _refuse_other_shards(run, plan, None if given is None else given.model.points.nodes.used)
             write_plan(run, 0, plan, nodes_per_shard=nodes_per_shard)
         elif SourcePlan.from_json(earlier.extra["plan"]) != plan:
-            raise SourceError(_what_changed(SourcePlan.from_json(earlier.extra["plan"]), plan))
+            raise OtherInputError(_what_changed(SourcePlan.from_json(earlier.extra["plan"]), plan))
     return plan
 
 
@@ -298,9 +298,9 @@ def _refuse_other_shards(run: Run, plan: SourcePlan, used: UsedAttributes | None
     expected = _fingerprints(plan, _how(run.spec, used or _used(run.spec, plan))) if records else {}
     for record in records:
         if record.input_fingerprint != expected.get(record.index, record.input_fingerprint):
-            raise SourceError(
+            raise OtherInputError(
                 f"the record of the plan of the run in {run.folder.location()} is lost, and its shard {record.index} was made "
-                "from another input, or by another RDKit: run into another folder, or with --overwrite to start anew"
+                "from another input, or by another RDKit"
             )
 
 
@@ -323,10 +323,7 @@ def _what_changed(earlier: SourcePlan, plan: SourcePlan) -> str:
         {(now.get(shard) or before[shard])[0] for shard in before | now if before.get(shard) != now.get(shard)}
     )
     where = ", ".join(changed[:3]) or "its schema"
-    return (
-        f"the input has changed since the run in this folder began ({where}): "
-        "run into another folder, or with --overwrite to start anew"
-    )
+    return f"the input has changed since the run in this folder began ({where})"
 
 
 def _check_counts(spec: JobSpec, census: ShardCensus) -> None:
