@@ -16,7 +16,7 @@ def made_up():
     `removed` the names of those removed.
     """
 
-    def make(signal, *, n=90):
+    def make(signal, *, n=90, fingerprint="made up"):
         y = np.arange(n) % 2
         asked = []
 
@@ -29,6 +29,41 @@ def made_up():
             return Embeddings(X, pa.table(rows), 1, 3, LabelSchema("class", ("0", "1")), {}, None)
 
         removed = []
-        return SimpleNamespace(embed=embed, asked=asked, remove=removed.append, removed=removed)
+        return SimpleNamespace(
+            embed=embed, asked=asked, remove=removed.append, removed=removed, fingerprint=fingerprint
+        )
 
     return make
+
+
+@pytest.fixture
+def write_tud():
+    """Write a small data set of the TU collection: stars and cycles of four to six nodes, the classes in turn.
+
+    With ``swapped`` the first graph has the other class.
+    """
+
+    def write(root, name, *, n=24, swapped=False):
+        folder = root / name
+        folder.mkdir(parents=True)
+        graphs, edges, node_labels, labels = [], [], [], []
+        for i in range(n):
+            first, size = len(graphs) + 1, 4 + i % 3
+            graphs += [i + 1] * size
+            node_labels += [(i + j) % 2 for j in range(size)]
+            nodes = [*range(first, first + size)]
+            pairs = zip(nodes, [*nodes[1:], first], strict=True) if i % 2 else ((first, node) for node in nodes[1:])
+            edges += [pair for a, b in pairs for pair in ((a, b), (b, a))]
+            labels.append(1 - i % 2 if swapped and i == 0 else i % 2)
+        files = {
+            "A": [f"{a}, {b}" for a, b in edges],
+            "graph_indicator": graphs,
+            "graph_labels": labels,
+            "node_labels": node_labels,
+            "edge_labels": [0] * len(edges),
+        }
+        for kind, lines in files.items():
+            (folder / f"{name}_{kind}.txt").write_text("".join(f"{line}\n" for line in lines))
+        return root
+
+    return write

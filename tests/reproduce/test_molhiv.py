@@ -102,6 +102,17 @@ def test_what_was_computed_is_not_computed_again(made_up, tmp_path):
     assert [(len(row.test), len(row.embedding_test)) for row in rows] == [(3, 2)]
 
 
+def test_steps_of_other_data_are_computed_anew(made_up, tmp_path):
+    first = compute(PLAN, made_up(lambda _: 1.0), tmp_path)
+    data_set = made_up(lambda _: 0.0, fingerprint="others")
+    rows = compute(PLAN, data_set, tmp_path)
+    assert len(data_set.asked) > 1
+    assert rows[-1].test.tolist() != first[-1].test.tolist()
+    # Those of the first are still there.
+    again = compute(PLAN, made_up(lambda _: 1.0), tmp_path)
+    assert again[-1].test.tolist() == first[-1].test.tolist()
+
+
 def test_a_row_is_handed_on_after_every_step(made_up, tmp_path):
     rows = compute(PLAN, made_up(lambda _: 1.0), tmp_path)
     # The whole row comes once more in the end.

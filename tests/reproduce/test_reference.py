@@ -56,6 +56,13 @@ def test_what_was_measured_is_not_measured_again(made_up, tmp_path):
     assert again[-1]["kmeans"].test[:2].tolist() == first[-1]["kmeans"].test.tolist()
 
 
+def test_what_was_measured_on_other_data_is_measured_anew(made_up, tmp_path):
+    measure(made_up(lambda _: 1.0), tmp_path, kmeans=2)
+    data_set = made_up(lambda _: 1.0, fingerprint="others")
+    measure(data_set, tmp_path, kmeans=2)
+    assert [changes["seed"] for changes in data_set.asked] == [0, 1]
+
+
 @pytest.mark.parametrize("kind", reference.KINDS)
 def test_every_kind_is_a_job_file(kind, made_up, tmp_path):
     data_set = made_up(lambda _: 1.0)

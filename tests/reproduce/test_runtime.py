@@ -76,12 +76,12 @@ def test_every_method_is_measured_and_kept(mutag, tmp_path, monkeypatch):
     monkeypatch.setattr(runtime, "PART", 3)
     graphs, y = mutag.batch.slice(0, 20), np.arange(20) % 2
     ledger = Ledger(Folder(str(tmp_path)))
-    *_, found = measure("MUTAG", JOB, graphs, y, ledger=ledger, methods=["wegl", "wwl", "gin"])
+    *_, found = measure("MUTAG", JOB, graphs, y, data="1", ledger=ledger, methods=["wegl", "wwl", "gin"])
     assert (found.n_graphs, list(found.timings)) == (20, ["wegl", "wwl", "gin"])
     assert found.mean_edges == sum(len(graph.edges) for graph in mutag.graphs[:20]) / 20 / 2
     assert all(timing.training > 0 and timing.inference > 0 for timing in found.timings.values())
     monkeypatch.setattr(runtime, "time_wegl", None)
-    *_, again = measure("MUTAG", JOB, graphs, y, ledger=ledger, methods=["wegl"])
+    *_, again = measure("MUTAG", JOB, graphs, y, data="1", ledger=ledger, methods=["wegl"])
     assert again.timings["wegl"] == found.timings["wegl"]
 
 

@@ -29,7 +29,9 @@ def growth(regularization, sizes, seconds):
 
 def test_the_error_is_that_of_w2_against_the_linear_program(graphs, ledger):
     reference = np.random.default_rng(1).standard_normal((3, 2))
-    found = {each.regularization: each for each in compare_on_molecules(graphs, reference, ledger)}
+    found = {
+        each.regularization: each for each in compare_on_molecules(graphs, reference, ledger, data="of the graphs")
+    }
     assert tuple(found) == sinkhorn.REGULARIZATIONS
     costs = ot.dist(reference, graphs.points[4:])
     exact = ot.emd2([], [], costs)
@@ -43,7 +45,7 @@ def test_the_error_is_that_of_w2_against_the_linear_program(graphs, ledger):
 
 def test_growth_is_measured_for_every_solver_and_size(ledger):
     pool = np.random.default_rng(0).standard_normal((40, 3))
-    found = list(measure_growth(pool, ledger, sizes=(5, 20)))
+    found = list(measure_growth(pool, ledger, sizes=(5, 20), data="of the graphs"))
     assert [each.regularization for each in found] == [None, *sinkhorn.REGULARIZATIONS]
     assert found[0].converged == (True, True)
     assert all(each.sizes == (5, 20) and min(each.seconds) > 0 for each in found)
@@ -51,16 +53,18 @@ def test_growth_is_measured_for_every_solver_and_size(ledger):
 
 def test_sizes_that_would_take_too_long_are_left_out(ledger, monkeypatch):
     monkeypatch.setattr(sinkhorn, "LONGEST", 0.0)
-    (first, *_) = measure_growth(np.random.default_rng(0).standard_normal((40, 3)), ledger, sizes=(5, 20))
+    (first, *_) = measure_growth(
+        np.random.default_rng(0).standard_normal((40, 3)), ledger, sizes=(5, 20), data="of the graphs"
+    )
     assert first.sizes == (5,)
 
 
 def test_what_was_measured_is_not_measured_again(ledger, monkeypatch):
     pool = np.random.default_rng(0).standard_normal((10, 3))
-    first = list(measure_growth(pool, ledger, sizes=(5,)))
+    first = list(measure_growth(pool, ledger, sizes=(5,), data="of the graphs"))
     monkeypatch.setattr(sinkhorn, "exact_plan", None)
     monkeypatch.setattr(sinkhorn, "sinkhorn_plan", None)
-    assert list(measure_growth(pool, ledger, sizes=(5,))) == first
+    assert list(measure_growth(pool, ledger, sizes=(5,), data="of the graphs")) == first
 
 
 def test_an_iteration_that_does_not_converge_is_no_error(graphs, ledger, monkeypatch):
@@ -69,9 +73,9 @@ def test_an_iteration_that_does_not_converge_is_no_error(graphs, ledger, monkeyp
 
     monkeypatch.setattr(sinkhorn, "sinkhorn_plan", fail)
     reference = np.random.default_rng(1).standard_normal((3, 2))
-    for each in compare_on_molecules(graphs, reference, ledger):
+    for each in compare_on_molecules(graphs, reference, ledger, data="of the graphs"):
         assert np.isnan(each.error).all()
-    (_, second, *_) = measure_growth(graphs.points, ledger, sizes=(4,))
+    (_, second, *_) = measure_growth(graphs.points, ledger, sizes=(4,), data="of the graphs")
     assert second.converged == (False,)
 
 

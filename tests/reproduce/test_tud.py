@@ -2,6 +2,7 @@ import csv
 import json
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -115,10 +116,25 @@ class Answers:
 def test_the_whole_grid_is_searched_with_the_best_numbers_of_layers():
     ledger = Answers({3: 0.7, 4: 0.9, 5: 0.6, 6: 0.8})
     plan = tud.Plan(layers=[3, 4, 5, 6], models=["random-forest"])
-    (found,) = tud.compute_cells(plan, None, ledger, None, name="MUTAG", pooling="concat")
+    (found,) = tud.compute_cells(plan, SimpleNamespace(fingerprint="1"), ledger, None, name="MUTAG", pooling="concat")
     assert ledger.asked == [(3, "first"), (4, "first"), (5, "first"), (6, "first"), (4, "rest"), (6, "rest")]
     assert found.chosen == {"layers": 4, "part": "rest"}
     assert found.n_configurations == 6
+
+
+def test_steps_have_the_fingerprint_of_their_data_among_their_settings():
+    asked = []
+
+    class Settings(Answers):
+        def step(self, name, settings, compute):
+            asked.append(settings["data"])
+            return super().step(name, settings, compute)
+
+    plan = tud.Plan(layers=[3], models=["random-forest"])
+    tud.compute_cells(
+        plan, SimpleNamespace(fingerprint="of them"), Settings({3: 0.7}), None, name="MUTAG", pooling="concat"
+    )
+    assert asked == ["of them", "of them"]
 
 
 def test_a_cell_is_short_when_it_is_more_than_a_deviation_below_the_paper():

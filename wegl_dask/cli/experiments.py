@@ -130,28 +130,29 @@ def sinkhorn(data: str, output: str, *, workers: int | None) -> None:
     from wegl_dask.folders import Folder  # noqa: PLC0415
     from wegl_dask.pipeline import run_job  # noqa: PLC0415
     from wegl_dask.reproduce import sinkhorn as job  # noqa: PLC0415
+    from wegl_dask.reproduce.embedding import data_fingerprint, run_shipped  # noqa: PLC0415
     from wegl_dask.reproduce.ledger import Ledger  # noqa: PLC0415
     from wegl_dask.reproduce.sinkhorn_results import write_results  # noqa: PLC0415
     from wegl_dask.run_rows import RunRows  # noqa: PLC0415
-    from wegl_dask.spec import ClusterTable, JobSpec  # noqa: PLC0415
+    from wegl_dask.spec import ClusterTable  # noqa: PLC0415
 
     folder = Folder(output)
     ledger = Ledger(folder)
     run = folder.location("run")
-    spec = JobSpec.from_toml(_molhiv_toml(), [f'source.root="{data}"', f'output.path="{run}"'])
     molecules: list[job.Molecules] = []
     growth: list[job.Growth] = []
     with stopped_by_signals():
         with open_client(ClusterTable(workers=workers, dashboard_address=None)) as client:
-            run_job(spec, client)
+            run_shipped(run_job, _molhiv_toml(), data, run, client)
+        read = data_fingerprint(run)
         rows = RunRows.open(run)
         places = np.linspace(0, rows.n_rows - 1, job.N_GRAPHS).astype(np.int64)
-        for found in job.compare_on_molecules(rows.points(places), rows.model.reference, ledger):
+        for found in job.compare_on_molecules(rows.points(places), rows.model.reference, ledger, data=read):
             molecules.append(found)
             write_results(folder, molecules, growth)
         places = np.linspace(0, rows.n_rows - 1, job.POOL_GRAPHS).astype(np.int64)
         pool = np.unique(rows.points(places).points, axis=0)
-        for series in job.measure_growth(pool, ledger):
+        for series in job.measure_growth(pool, ledger, data=read):
             growth.append(series)
             write_results(folder, molecules, growth)
     click.echo(f"wrote {folder.location('sinkhorn')}.md, sinkhorn.json and sinkhorn.png")
@@ -197,7 +198,16 @@ def runtime(data: str, output: str, *, only: str | None, methods: str | None) ->
             }
         for name, data_set in sets.items():
             graphs, labels = data_set.read()
-            for found in job.measure(name, data_set.job, graphs, labels, ledger=Ledger(folder), methods=chosen_methods):
+            steps = job.measure(
+                name,
+                data_set.job,
+                graphs,
+                labels,
+                data=data_set.fingerprint,
+                ledger=Ledger(folder),
+                methods=chosen_methods,
+            )
+            for found in steps:
                 add_measured(folder, found)
     click.echo(f"wrote {folder.location('runtime')}.md, runtime.json and runtime.png")
 

@@ -1,21 +1,27 @@
 """Embeddings of one data set with many settings: its graphs are ingested once."""
 
+import contextlib
 import io
 import shutil
-from collections.abc import Mapping
+import tomllib
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from distributed import Client
 
+from wegl_dask.claims import JOB_NAME
+from wegl_dask.errors import JobFileError, OtherRunError
 from wegl_dask.folders import Folder
 from wegl_dask.graphs import GraphBatch, concatenate
-from wegl_dask.pipeline import ingest_job, run_job
+from wegl_dask.pipeline import RunSummary, ingest_job, run_job
 from wegl_dask.progress import Progress
 from wegl_dask.reading import Embeddings, read_embeddings
 from wegl_dask.shards import read_shard
+from wegl_dask.sources.base import fingerprint
 from wegl_dask.spec import JobSpec
+from wegl_dask.storage import RunFolder
 
 GRAPH_FOLDER, RUN_FOLDER = "graphs", "runs"
 
@@ -41,16 +47,21 @@ class DataSet:
         self._folder = folder
         self._client = client
         graphs = f"{folder}/{GRAPH_FOLDER}/{self._name}"
-        self._job = JobSpec.from_toml(
-            job_toml, [f'source.root="{root}"', f'output.path="{graphs}"'], where=f"the job file of {name}"
+        self._job = run_shipped(
+            ingest_job, job_toml, root, graphs, client, where=f"the job file of {name}", progress=_quiet
         )
-        ingest_job(self._job, client, progress=_quiet)
         self._graphs = f"{graphs}/graphs"
+        self._fingerprint = data_fingerprint(graphs)
 
     @property
     def job(self) -> JobSpec:
         """Its job, as far as the ingest."""
         return self._job
+
+    @property
+    def fingerprint(self) -> str:
+        """Hash of its graphs and labels, wherever they lie: what steps that follow from them have among their settings."""
+        return self._fingerprint
 
     def read(self) -> tuple[GraphBatch, npt.NDArray[Any]]:
         """Read all graphs, and their labels."""
@@ -75,7 +86,8 @@ class DataSet:
         values["output"] = {"path": out, "keep_graphs": False}
         for key, value in changes.items():
             values[key] = {**values.get(key, {}), **value} if isinstance(value, Mapping) else value
-        run_job(JobSpec.from_values(values, where=name), self._client, progress=_quiet)
+        with _advised(out):
+            run_job(JobSpec.from_values(values, where=name), self._client, progress=_quiet)
         return read_embeddings(out, ("graph_id", "label", "split"))
 
     def remove(self, name: str) -> None:
@@ -84,6 +96,94 @@ class DataSet:
 
     def _run(self, name: str) -> str:
         return f"{self._folder}/{RUN_FOLDER}/{self._name}-{name}"
+
+
+def run_shipped(
+    run: Callable[..., RunSummary],
+    job_toml: str,
+    root: str,
+    output: str,
+    client: Client,
+    *,
+    where: str = "job file",
+    progress: Callable[..., Progress] = Progress,
+) -> JobSpec:
+    """Run a shipped job file, or its ingest alone, on data in a folder of the user's; refuse what is there of other data.
+
+    Parameters
+    ----------
+    run : callable
+        `run_job` or `ingest_job`.
+    job_toml : str
+    root, output : str
+        ``source.root`` and ``output.path``, in place of those of the job file.
+    client : distributed.Client
+    where : str
+        What to call the job file in messages.
+    progress : callable
+
+    Returns
+    -------
+    JobSpec
+        As it was run.
+
+    Raises
+    ------
+    JobFileError
+        If the output folder holds something else.
+    """
+    root = Folder(root).url
+    earlier = _earlier_root(RunFolder(output), root)
+    values = tomllib.loads(job_toml)
+    values["source"]["root"] = earlier or root
+    values["output"]["path"] = output
+    job = JobSpec.from_values(values, where=where)
+    with _advised(output):
+        # Where nothing was read yet, whatever an earlier command was told of the data was not so.
+        run(job, client, overwrite=earlier is None, progress=progress)
+    return job
+
+
+def data_fingerprint(location: str) -> str:
+    """Hash the graphs and labels that a run has read, wherever they lay: every shard's content, and how it was read."""
+    records = RunFolder(location).records("ingest")
+    return fingerprint(*(f"{record.index} {record.input_fingerprint}\n" for record in records))
+
+
+def _earlier_root(graphs: RunFolder, root: str) -> str | None:
+    """Find the folder that graphs were read from, as the command had it; None where none were read.
+
+    Raises
+    ------
+    JobFileError
+        If it is another than the one given.
+    """
+    if graphs.record("plan", 0) is None:
+        return None
+    try:
+        values = tomllib.loads((graphs.read_if_there(JOB_NAME) or b"").decode())
+        earlier = str(values["source"]["root"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise JobFileError(f"{graphs.location(JOB_NAME)} is damaged ({error!r}). {_advice(graphs.url)}") from error
+    if Folder(earlier).url != root:
+        raise JobFileError(
+            f"{graphs.location()} holds what was read from {earlier}, and now --data is {root}. Give {earlier}, or, if the "
+            f"data were moved, remove {graphs.location()}; for other data choose another folder by -o"
+        )
+    return earlier
+
+
+@contextlib.contextmanager
+def _advised(folder: str) -> Iterator[None]:
+    """Say of a folder that holds another run what these commands can do about it."""
+    try:
+        yield
+    except OtherRunError as error:
+        raise JobFileError(f"{error.found}. {_advice(folder)}") from error
+
+
+def _advice(folder: str) -> str:
+    return f"Choose another folder by -o, or remove {folder}: it is made anew"
 
 
 def _quiet(stage: str, total: int, **settings: Any) -> Progress:

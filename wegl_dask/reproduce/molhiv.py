@@ -341,7 +341,8 @@ class Molhiv:
             self._is_new = True
             return compute()
 
-        return self._ledger.step(f"molhiv-{name}", {**settings, "numerics_version": NUMERICS_VERSION}, compute_it)
+        settings |= {"numerics_version": NUMERICS_VERSION, "data": self._data_set.fingerprint}
+        return self._ledger.step(f"molhiv-{name}", settings, compute_it)
 
 
 @dataclass(frozen=True)

@@ -47,7 +47,14 @@ class Measured:
 
 
 def measure(
-    name: str, job: JobSpec, graphs: GraphBatch, labels: Labels, *, ledger: Ledger, methods: Sequence[str]
+    name: str,
+    job: JobSpec,
+    graphs: GraphBatch,
+    labels: Labels,
+    *,
+    data: str,
+    ledger: Ledger,
+    methods: Sequence[str],
 ) -> Iterator[Measured]:
     """Measure methods on a data set, or what is missing; yields what there is after each.
 
@@ -59,6 +66,8 @@ def measure(
     graphs : GraphBatch
     labels : int64, (n_graphs,)
         Class indices.
+    data : str
+        Fingerprint of graphs and labels.
     ledger : Ledger
     methods : sequence of str
     """
@@ -71,7 +80,12 @@ def measure(
     }
     timings: dict[str, Timing] = {}
     for method in methods:
-        settings = {"graphs": graphs.n_graphs, "longest": LONGEST, "numerics_version": NUMERICS_VERSION}
+        settings = {
+            "graphs": graphs.n_graphs,
+            "longest": LONGEST,
+            "numerics_version": NUMERICS_VERSION,
+            "data": data,
+        }
         step = ledger.step(f"runtime-{name}-{method}", settings, partial(_as_values, compute[method]))
         timings[method] = Timing(**step)
         yield Measured(name, graphs.n_graphs, graphs.n_nodes / len(graphs), graphs.n_edges / len(graphs) / 2, timings)

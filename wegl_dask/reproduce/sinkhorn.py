@@ -75,7 +75,9 @@ class Growth:
     converged: tuple[bool, ...]
 
 
-def compare_on_molecules(points: WeightedPoints, reference: FloatMatrix, ledger: Ledger) -> Iterator[Molecules]:
+def compare_on_molecules(
+    points: WeightedPoints, reference: FloatMatrix, ledger: Ledger, *, data: str
+) -> Iterator[Molecules]:
     """Solve the transport problem of every graph by both solvers.
 
     Parameters
@@ -84,6 +86,8 @@ def compare_on_molecules(points: WeightedPoints, reference: FloatMatrix, ledger:
         Of the graphs.
     reference : float64, (N, d)
     ledger : Ledger
+    data : str
+        Fingerprint of the graphs that points and reference follow from.
 
     Yields
     ------
@@ -98,16 +102,16 @@ def compare_on_molecules(points: WeightedPoints, reference: FloatMatrix, ledger:
         return {"seconds": [seconds for seconds, _ in solved], "costs": [cost for _, cost in solved]}
 
     problems[0].solve(None)  # POT is imported
-    exact = _step(ledger, "molecules-exact", partial(measure, None), graphs=len(graphs))
+    exact = _step(ledger, "molecules-exact", partial(measure, None), graphs=len(graphs), data=data)
     for regularization in REGULARIZATIONS:
         name = f"molecules-{regularization}"
-        found = _step(ledger, name, partial(measure, regularization), graphs=len(graphs))
+        found = _step(ledger, name, partial(measure, regularization), graphs=len(graphs), data=data)
         costs = np.array([np.nan if cost is None else cost for cost in found["costs"]])
         errors = np.abs(np.sqrt(costs / np.array(exact["costs"])) - 1)
         yield Molecules(regularization, np.divide(found["seconds"], exact["seconds"]), errors)
 
 
-def measure_growth(pool: FloatMatrix, ledger: Ledger, sizes: Sequence[int] = SIZES) -> Iterator[Growth]:
+def measure_growth(pool: FloatMatrix, ledger: Ledger, sizes: Sequence[int] = SIZES, *, data: str) -> Iterator[Growth]:
     """Time the solvers on as many points as reference points, both drawn from a pool.
 
     Parameters
@@ -117,6 +121,8 @@ def measure_growth(pool: FloatMatrix, ledger: Ledger, sizes: Sequence[int] = SIZ
     ledger : Ledger
     sizes : sequence of int
         Ascending.
+    data : str
+        Fingerprint of the graphs that the points are of.
 
     Yields
     ------
@@ -138,7 +144,7 @@ def measure_growth(pool: FloatMatrix, ledger: Ledger, sizes: Sequence[int] = SIZ
                 return [size, seconds, cost is not None]
 
             name = f"size-{size}-{'exact' if regularization is None else regularization}"
-            done.append(tuple(_step(ledger, name, measure, pool=len(pool))))
+            done.append(tuple(_step(ledger, name, measure, pool=len(pool), data=data)))
         yield Growth(regularization, *zip(*done, strict=True))
 
 

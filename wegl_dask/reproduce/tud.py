@@ -255,6 +255,7 @@ class _CellSearch:
             "folds": N_FOLDS,
             "inner_folds": inner_folds,
             "numerics_version": NUMERICS_VERSION,
+            "data": self.data_set.fingerprint,
         }
         part = "first" if is_first else "rest"
         nested = "-nested" if self.plan.nested else ""
