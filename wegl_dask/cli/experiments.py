@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from wegl_dask.cli.jobs import shipped_jobs
-from wegl_dask.cli.reproduce import chosen, output_option, workers_option
-from wegl_dask.cli.stopping import stopped_by_signals
+from wegl_dask.cli.reproduce import chosen, held, output_option, workers_option
+from wegl_dask.errors import JobFileError
 
 if TYPE_CHECKING:
     from wegl_dask.folders import Folder
@@ -66,7 +66,7 @@ def molhiv(
     from dask.system import CPU_COUNT  # noqa: PLC0415
 
     from wegl_dask.reproduce import molhiv as job  # noqa: PLC0415
-    from wegl_dask.reproduce.molhiv_results import add_row  # noqa: PLC0415
+    from wegl_dask.reproduce.molhiv_results import RESULTS, add_row  # noqa: PLC0415
 
     plan = job.Plan(
         methods=chosen("--only", only, list(job.METHODS)),
@@ -78,7 +78,7 @@ def molhiv(
         time_budget=time_budget,
         threads=workers or CPU_COUNT,
     )
-    with _opened(data, output, workers) as (folder, data_set, ledger, spread):
+    with _opened(data, output, workers, RESULTS) as (folder, data_set, ledger, spread):
         job.Molhiv(plan, data_set, ledger, spread).compute(lambda row: add_row(folder, row, plan))
     click.echo(f"wrote {folder.location('molhiv')}.md, molhiv.json and molhiv.png")
 
@@ -127,24 +127,22 @@ def sinkhorn(data: str, output: str, *, workers: int | None) -> None:
     import numpy as np  # noqa: PLC0415
 
     from wegl_dask.cluster import open_client  # noqa: PLC0415
-    from wegl_dask.folders import Folder  # noqa: PLC0415
     from wegl_dask.pipeline import run_job  # noqa: PLC0415
     from wegl_dask.reproduce import sinkhorn as job  # noqa: PLC0415
-    from wegl_dask.reproduce.embedding import data_fingerprint, run_shipped  # noqa: PLC0415
+    from wegl_dask.reproduce.embedding import graph_fingerprint, run_shipped  # noqa: PLC0415
     from wegl_dask.reproduce.ledger import Ledger  # noqa: PLC0415
     from wegl_dask.reproduce.sinkhorn_results import write_results  # noqa: PLC0415
     from wegl_dask.run_rows import RunRows  # noqa: PLC0415
     from wegl_dask.spec import ClusterTable  # noqa: PLC0415
 
-    folder = Folder(output)
-    ledger = Ledger(folder)
-    run = folder.location("run")
     molecules: list[job.Molecules] = []
     growth: list[job.Growth] = []
-    with stopped_by_signals():
+    with held(data, output) as folder:
+        ledger = Ledger(folder)
+        run = folder.location("run")
         with open_client(ClusterTable(workers=workers, dashboard_address=None)) as client:
             run_shipped(run_job, _molhiv_toml(), data, run, client)
-        read = data_fingerprint(run)
+        read = graph_fingerprint(run)
         rows = RunRows.open(run)
         places = np.linspace(0, rows.n_rows - 1, job.N_GRAPHS).astype(np.int64)
         for found in job.compare_on_molecules(rows.points(places), rows.model.reference, ledger, data=read):
@@ -176,18 +174,23 @@ def runtime(data: str, output: str, *, only: str | None, methods: str | None) ->
     from wegl_dask.cluster import open_client  # noqa: PLC0415
     from wegl_dask.folders import Folder  # noqa: PLC0415
     from wegl_dask.reproduce import runtime as job  # noqa: PLC0415
-    from wegl_dask.reproduce.embedding import DataSet  # noqa: PLC0415
+    from wegl_dask.reproduce.embedding import DataSet, require_data  # noqa: PLC0415
     from wegl_dask.reproduce.ledger import Ledger  # noqa: PLC0415
-    from wegl_dask.reproduce.runtime_results import add_measured  # noqa: PLC0415
+    from wegl_dask.reproduce.runtime_results import RESULTS, add_measured  # noqa: PLC0415
     from wegl_dask.spec import ClusterTable  # noqa: PLC0415
 
-    there = Folder(data).listing()
     names = chosen("--only", only, job.DATA_SETS)
-    if only is None:
-        names = [name for name in names if name in there or f"{name}.zip" in there]
     chosen_methods = chosen("--methods", methods, list(job.METHODS))
-    folder = Folder(output)
-    with stopped_by_signals():
+    require_data(data)
+    if only is None:
+        there = Folder(data).listing()
+        names = [name for name in names if name in there or f"{name}.zip" in there]
+        if not names:
+            raise JobFileError(
+                f"{data}, which --data names, holds none of {', '.join(job.DATA_SETS)}: name the folder that they are in, "
+                "or the data sets to be downloaded to it by --only"
+            )
+    with held(data, output, RESULTS) as folder:
         with open_client(ClusterTable(workers=1, dashboard_address=None)) as client:
             jobs = shipped_jobs()
             sets = {
@@ -218,16 +221,16 @@ def _molhiv_toml() -> str:
 
 
 @contextmanager
-def _opened(data: str, output: str, workers: int | None) -> "Iterator[tuple[Folder, DataSet, Ledger, Workers]]":
-    """Open the folder of a job, a cluster, and the molecules, which are ingested unless they were."""
+def _opened(
+    data: str, output: str, workers: int | None, results: str | None = None
+) -> "Iterator[tuple[Folder, DataSet, Ledger, Workers]]":
+    """Hold the folder of a job, and open a cluster and the molecules, which are ingested unless they were."""
     from wegl_dask.cluster import open_client  # noqa: PLC0415
-    from wegl_dask.folders import Folder  # noqa: PLC0415
     from wegl_dask.reproduce.embedding import DataSet  # noqa: PLC0415
     from wegl_dask.reproduce.ledger import Ledger  # noqa: PLC0415
     from wegl_dask.spec import ClusterTable  # noqa: PLC0415
     from wegl_dask.training.spreading import open_workers  # noqa: PLC0415
 
-    folder = Folder(output)
     cluster = ClusterTable(workers=workers, dashboard_address=None)
-    with stopped_by_signals(), open_client(cluster) as client, open_workers(cluster) as spread:
+    with held(data, output, results) as folder, open_client(cluster) as client, open_workers(cluster) as spread:
         yield folder, DataSet("molhiv", _molhiv_toml(), data, folder.location(), client), Ledger(folder), spread

@@ -1,7 +1,8 @@
 """The commands that compute the paper's tables and figures anew: reproduce NAME."""
 
-from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -9,8 +10,14 @@ from wegl_dask.cli.jobs import shipped_jobs
 from wegl_dask.cli.stopping import stopped_by_signals
 from wegl_dask.errors import JobFileError
 
+if TYPE_CHECKING:
+    from wegl_dask.folders import Folder
+
 Name = TypeVar("Name", bound=str)
 Command = TypeVar("Command", bound=Callable[..., Any])
+
+LARGEST_SEED = 2**32 - 1
+"""That scikit-learn takes; folds and models take the seed as it is, and nothing is added to it."""
 
 
 @click.group(short_help="Compute a table or figure of the paper anew.")
@@ -32,7 +39,7 @@ workers_option = click.option(
 
 
 @reproduce.command(short_help="Tables 2 and 3: the data sets of the TU collection.")
-@_data_option("Folder of the data sets, as source.root.")
+@_data_option("Folder of the data sets, as source.root; those that are not in it are downloaded to it.")
 @output_option
 @click.option(
     "--only",
@@ -50,7 +57,11 @@ workers_option = click.option(
 )
 @click.option("--nested", is_flag=True, help="Choose within each training part too, four times the work.")
 @click.option(
-    "--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of the folds and of the models."
+    "--seed",
+    type=click.IntRange(0, LARGEST_SEED),
+    default=0,
+    show_default=True,
+    help="Of the folds and of the models.",
 )
 @workers_option
 def tud(
@@ -74,11 +85,10 @@ def tud(
     """  # noqa: D301  click wants the control character
     # Dask and scikit-learn are slow to import.
     from wegl_dask.cluster import open_client  # noqa: PLC0415
-    from wegl_dask.folders import Folder  # noqa: PLC0415
     from wegl_dask.reproduce import tud as job  # noqa: PLC0415
     from wegl_dask.reproduce.embedding import DataSet  # noqa: PLC0415
     from wegl_dask.reproduce.ledger import Ledger  # noqa: PLC0415
-    from wegl_dask.reproduce.tud_results import add_results  # noqa: PLC0415
+    from wegl_dask.reproduce.tud_results import RESULTS, add_results  # noqa: PLC0415
     from wegl_dask.spec import ClusterTable  # noqa: PLC0415
     from wegl_dask.training.spreading import open_workers  # noqa: PLC0415
 
@@ -91,18 +101,50 @@ def tud(
         shortlisted=shortlist,
         seed=seed,
     )
-    folder = Folder(output)
+    parts = {each: plan.of(each) for each in plan.data_sets}
     cluster = ClusterTable(workers=workers, dashboard_address=None)
     jobs = shipped_jobs()
-    with stopped_by_signals(), open_client(cluster) as client, open_workers(cluster) as spread:
-        for each in plan.data_sets:
+    with (
+        held(data, output, RESULTS) as folder,
+        open_client(cluster) as client,
+        open_workers(cluster) as spread,
+    ):
+        for each, part in parts.items():
             job_toml = jobs[f"paper/{each.lower()}"].read_text(encoding="utf-8")
             data_set = DataSet(each, job_toml, data, folder.location(), client)
-            part = plan.of(each)
             for pooling in part.poolings:
                 cells = job.compute_cells(part, data_set, Ledger(folder), spread, name=each, pooling=pooling)
                 add_results(folder, cells, part)
     click.echo(f"wrote {folder.location('tud')}.md, tud.json and tud.png")
+
+
+@contextmanager
+def held(data: str, output: str, results: str | None = None) -> "Iterator[Folder]":
+    """Hold the output folder of a command until it ends, after a look at what would stop it.
+
+    Parameters
+    ----------
+    data, output : str
+        The options.
+    results : str, optional
+        Name of the file that the command adds to.
+
+    Raises
+    ------
+    WeglError
+        If there are no data, another command is writing in the folder, or the file is damaged.
+    """
+    from wegl_dask.folders import Folder  # noqa: PLC0415
+    from wegl_dask.locks import locked  # noqa: PLC0415
+    from wegl_dask.reproduce.embedding import require_data  # noqa: PLC0415
+    from wegl_dask.reproduce.kept import require_readable  # noqa: PLC0415
+
+    require_data(data)
+    folder = Folder(output)
+    with stopped_by_signals(), locked(folder):
+        if results is not None:
+            require_readable(folder, results)
+        yield folder
 
 
 def chosen(option: str, text: str | None, known: Sequence[Name]) -> list[Name]:

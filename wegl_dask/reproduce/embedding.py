@@ -5,6 +5,7 @@ import io
 import shutil
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -51,7 +52,7 @@ class DataSet:
             ingest_job, job_toml, root, graphs, client, where=f"the job file of {name}", progress=_quiet
         )
         self._graphs = f"{graphs}/graphs"
-        self._fingerprint = data_fingerprint(graphs)
+        self._fingerprint = graph_fingerprint(graphs)
 
     @property
     def job(self) -> JobSpec:
@@ -96,6 +97,22 @@ class DataSet:
 
     def _run(self, name: str) -> str:
         return f"{self._folder}/{RUN_FOLDER}/{self._name}-{name}"
+
+
+def require_data(root: str) -> None:
+    """Refuse a folder of data that is not there.
+
+    Raises
+    ------
+    JobFileError
+        If there is no such folder, or it is on an object store and holds nothing.
+    """
+    folder = Folder(root)
+    if not (Path(folder.url).is_dir() if folder.is_local else folder.listing()):
+        raise JobFileError(
+            f"there is no folder {folder.url}, which --data names: name the one that holds the data sets, or make an empty "
+            "one, to which they are downloaded"
+        )
 
 
 def run_shipped(
@@ -144,7 +161,7 @@ def run_shipped(
     return job
 
 
-def data_fingerprint(location: str) -> str:
+def graph_fingerprint(location: str) -> str:
     """Hash the graphs and labels that a run has read, wherever they lay: every shard's content, and how it was read."""
     records = RunFolder(location).records("ingest")
     return fingerprint(*(f"{record.index} {record.input_fingerprint}\n" for record in records))

@@ -11,11 +11,12 @@ with the numbers of layers that did best. What is left out can only lower the be
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
+from wegl_dask.errors import JobFileError
 from wegl_dask.reading import Embeddings
 from wegl_dask.reproduce.embedding import DataSet
 from wegl_dask.reproduce.learners import table_learner
@@ -55,6 +56,7 @@ INNER_FOLDS = 3
 
 Accuracies = npt.NDArray[np.float64]
 Steps = dict[int, list[dict[str, Any]]]
+Part = TypeVar("Part", str, int, ModelName)
 
 
 @dataclass(frozen=True)
@@ -82,15 +84,21 @@ class Plan:
     seed: int = 0
 
     def of(self, name: str) -> "Plan":
-        """Narrow the plan to one data set, and to the smaller grid if it is a large one."""
+        """Narrow the plan to one data set, and to the smaller grid if it is a large one.
+
+        Raises
+        ------
+        JobFileError
+            If nothing is left of the plan.
+        """
         if name not in LARGE_DATA_SETS:
             return replace(self, data_sets=[name])
         return replace(
             self,
             data_sets=[name],
-            poolings=[pooling for pooling in self.poolings if pooling in LARGE_POOLINGS],
-            layers=[layers for layers in self.layers if layers in LARGE_LAYERS],
-            models=[model for model in self.models if model in LARGE_MODELS],
+            poolings=_shared(name, "poolings", self.poolings, LARGE_POOLINGS),
+            layers=_shared(name, "layers", self.layers, LARGE_LAYERS),
+            models=_shared(name, "models", self.models, LARGE_MODELS),
         )
 
 
@@ -262,6 +270,17 @@ class _CellSearch:
         name = f"tud-{self.name}-{self.pooling}-{layers}-{model}-{part}{nested}"
         step: dict[str, Any] = self.ledger.step(name, settings, compute)
         return step
+
+
+def _shared(name: str, what: str, wanted: Sequence[Part], searched: Sequence[Part]) -> list[Part]:
+    """Find what is wanted of the parts that are searched of a large data set."""
+    found = [part for part in wanted if part in searched]
+    if not found:
+        raise JobFileError(
+            f"nothing is computed of {name} with --{what} {','.join(map(str, wanted))}: its grid is smaller, and has "
+            f"{', '.join(map(str, searched))}"
+        )
+    return found
 
 
 def _groups(learner: Learner, *, is_first: bool) -> list[list[Candidate]]:
