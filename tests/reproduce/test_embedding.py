@@ -77,6 +77,16 @@ def test_a_folder_without_the_data_blocks_nothing(write_tud, open_set, tmp_path)
     assert open_set(write_tud(tmp_path / "data", "MUTAG"), tmp_path / "out").fingerprint
 
 
+def test_a_plan_that_is_lost_costs_no_graphs(write_tud, open_set, tmp_path):
+    data = write_tud(tmp_path / "data", "MUTAG")
+    first = open_set(data, tmp_path / "out")
+    graphs = tmp_path / "out" / "graphs" / "MUTAG"
+    (graphs / "records" / "plan-00000.json").write_text("{")
+    written = (graphs / "graphs" / "part-00000.parquet").stat().st_mtime_ns
+    assert open_set(data, tmp_path / "out").fingerprint == first.fingerprint
+    assert (graphs / "graphs" / "part-00000.parquet").stat().st_mtime_ns == written
+
+
 def test_the_same_folder_by_another_path_goes_on(write_tud, open_set, tmp_path, monkeypatch):
     data = write_tud(tmp_path / "data", "MUTAG")
     first = open_set(data, tmp_path / "out")

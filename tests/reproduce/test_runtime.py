@@ -85,6 +85,17 @@ def test_every_method_is_measured_and_kept(mutag, tmp_path, monkeypatch):
     assert again.timings["wegl"] == found.timings["wegl"]
 
 
+def test_what_was_measured_on_other_data_is_measured_anew(mutag, tmp_path, monkeypatch):
+    seconds = iter([1.0, 2.0])
+    monkeypatch.setattr(runtime, "time_wegl", lambda *_: Timing(next(seconds), 0.1, 1.0))
+    graphs, y = mutag.batch.slice(0, 20), np.arange(20) % 2
+    found = [
+        next(measure("MUTAG", JOB, graphs, y, data=data, ledger=Ledger(Folder(str(tmp_path))), methods=["wegl"]))
+        for data in ("one", "other", "one")
+    ]
+    assert [each.timings["wegl"].training for each in found] == [1.0, 2.0, 1.0]
+
+
 def test_the_parts_are_nine_tenths_and_the_rest():
     train, test = runtime._parts(30)
     assert (len(train), len(test)) == (27, 3)

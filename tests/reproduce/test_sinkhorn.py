@@ -9,7 +9,7 @@ from wegl_dask.reproduce import sinkhorn
 from wegl_dask.reproduce.ledger import Ledger
 from wegl_dask.reproduce.sinkhorn import Growth, Molecules, compare_on_molecules, crossing, measure_growth
 from wegl_dask.reproduce.sinkhorn_results import write_results
-from wegl_dask.transport import WeightedPoints
+from wegl_dask.transport import WeightedPoints, exact_plan
 
 
 @pytest.fixture
@@ -65,6 +65,23 @@ def test_what_was_measured_is_not_measured_again(ledger, monkeypatch):
     monkeypatch.setattr(sinkhorn, "exact_plan", None)
     monkeypatch.setattr(sinkhorn, "sinkhorn_plan", None)
     assert list(measure_growth(pool, ledger, sizes=(5,), data="of the graphs")) == first
+
+
+def test_what_was_measured_on_other_graphs_is_measured_anew(graphs, ledger, monkeypatch):
+    reference = np.random.default_rng(1).standard_normal((3, 2))
+    solved = []
+
+    def solve(*arguments):
+        solved.append(arguments)
+        return exact_plan(*arguments)
+
+    monkeypatch.setattr(sinkhorn, "exact_plan", solve)
+    counts = []
+    for data in ("one", "other", "one"):
+        list(compare_on_molecules(graphs, reference, ledger, data=data))
+        counts.append(len(solved))
+    # The first graph is solved in any case, to import POT.
+    assert np.diff([0, *counts]).tolist() == [3, 3, 1]
 
 
 def test_an_iteration_that_does_not_converge_is_no_error(graphs, ledger, monkeypatch):

@@ -175,7 +175,7 @@ def _earlier_root(graphs: RunFolder, root: str) -> str | None:
     JobFileError
         If it is another than the one given.
     """
-    if graphs.record("plan", 0) is None:
+    if not graphs.records():
         return None
     try:
         values = tomllib.loads((graphs.read_if_there(JOB_NAME) or b"").decode())
