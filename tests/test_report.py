@@ -6,11 +6,12 @@ import pytest
 from sklearn.decomposition import PCA
 
 from wegl_dask.errors import MissingDependencyError, WeglError
+from wegl_dask.pipeline import run_job
 from wegl_dask.reading import read_embeddings
-from wegl_dask.report.content import read_content, spread
+from wegl_dask.report.content import _leading_components, read_content, spread
 from wegl_dask.report.job import write_report
 from wegl_dask.run_rows import RunRows
-from wegl_dask.spec import ClusterTable, TrainTable
+from wegl_dask.spec import ClusterTable, JobSpec, TrainTable
 from wegl_dask.storage import RunFolder
 from wegl_dask.training import svm
 from wegl_dask.training.job import train
@@ -150,6 +151,41 @@ def test_points_without_a_projection_are_shown_in_components_of_their_own(embedd
     np.testing.assert_allclose(np.linalg.norm(found.reference, axis=1), distances, rtol=1e-6)
 
 
+@pytest.mark.parametrize("shape", [(1, 4), (3, 1), (1, 1), (5, 3)])
+def test_components_are_found_of_every_shape(shape):
+    vectors = np.outer(np.arange(1.0, shape[0] + 1), [3.0, 0.0, 4.0, 0.0][: shape[1]])
+    left, singular, right = _leading_components(vectors)
+    assert (left.shape, singular.shape, right.shape) == ((shape[0], 2), (2,), (2, shape[1]))
+    # Of one column that is scaled, the length is the product of both lengths.
+    np.testing.assert_allclose(singular, [np.linalg.norm(vectors), 0], atol=1e-12)
+    np.testing.assert_allclose(left * singular @ right, vectors, atol=1e-12)
+
+
+def test_axes_of_a_point_alone_are_orthonormal():
+    axes = _leading_components(np.zeros((1, 4)))[2]
+    np.testing.assert_allclose(axes @ axes.T, np.eye(2), atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("smiles", "settings", "plots"),
+    [
+        (["C"], [], 4),
+        (["CCO", "C"], ["reference.points=1", "projection.components=1"], 4),
+        (["CCO", "CCCC", "CC(C)O"], ["reference.points=1", "projection.components=1"], 5),
+        (["CCO"] * 5, ["reference.points=1"], 5),
+    ],
+)
+def test_a_run_of_any_shape_has_a_page(smiles, settings, plots, tmp_path, dask_client):
+    (tmp_path / "a.csv").write_text("\n".join(["smiles", *smiles, ""]))
+    job = f'[source]\nkind = "smiles"\npath = "{tmp_path}/a.csv"\nsmiles_column = "smiles"\n'
+    folder = RunFolder(str(tmp_path / "run"))
+    settings = [*settings, f"output.path={folder.url}"]
+    run_job(JobSpec.from_toml(job, settings), dask_client)
+    page = report_of(folder)
+    assert f"graphs embedded {len(smiles)}" in page.text
+    assert len([title for title in page.titles if title]) == plots
+
+
 def test_a_sample_is_spread_over_all_rows():
     chosen = spread(1_000_003, 100)
     assert (chosen[0], chosen[-1], len(chosen)) == (0, 1_000_002, 100)
@@ -173,6 +209,14 @@ def test_a_run_without_records_is_refused(make_problem, write_problem):
     folder = write_problem(make_problem("binary"))
     folder.remove("records/embed-00000.json")
     with pytest.raises(WeglError, match="no whole record of its embeddings"):
+        write_report(folder)
+
+
+@pytest.mark.parametrize(("content", "message"), [(b"a = [", "is not TOML"), (b"a = 1", "unknown key a")])
+def test_a_damaged_job_file_is_named(content, message, make_problem, write_problem):
+    folder = write_problem(make_problem("binary"))
+    folder.write("job.toml", content)
+    with pytest.raises(WeglError, match=rf"{re.escape(folder.location('job.toml'))}.*{message}"):
         write_report(folder)
 
 

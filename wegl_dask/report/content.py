@@ -10,12 +10,14 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from wegl_dask.approximation import Approximation, compare_pairs, sample_pairs
+from wegl_dask.claims import JOB_NAME
 from wegl_dask.errors import WeglError
 from wegl_dask.graphs import IntArray
 from wegl_dask.model_files import MODEL_JSON
 from wegl_dask.records import part_index
 from wegl_dask.run_rows import RunRows
 from wegl_dask.sources.base import LabelSchema
+from wegl_dask.spec import JobSpec
 from wegl_dask.storage import RunFolder
 from wegl_dask.training.names import PREDICTIONS_FILE, training_folder
 from wegl_dask.training.results import data_fingerprint, read_results
@@ -103,6 +105,8 @@ class ReportContent:
     Attributes
     ----------
     location, job_toml : str
+    spec : JobSpec
+        What the job file says.
     manifest : mapping
     labels : LabelSchema
     reasons : dict of str to int
@@ -128,6 +132,7 @@ class ReportContent:
 
     location: str
     job_toml: str
+    spec: JobSpec
     manifest: Mapping[str, Any]
     labels: LabelSchema
     reasons: Mapping[str, int]
@@ -154,6 +159,7 @@ def read_content(folder: RunFolder) -> ReportContent:
         If the run has not finished, or something in it is missing or damaged.
     """
     job_toml = folder.job_toml()
+    spec = JobSpec.from_toml(job_toml, where=folder.location(JOB_NAME))
     rows = RunRows.open(folder.url, folder.storage_options)
     current = data_fingerprint(folder)
     records = folder.records()
@@ -166,6 +172,7 @@ def read_content(folder: RunFolder) -> ReportContent:
     return ReportContent(
         location=folder.location(),
         job_toml=job_toml,
+        spec=spec,
         manifest=folder.read_manifest(),
         labels=rows.form.labels,
         reasons=dict(reasons.most_common()),
@@ -257,10 +264,14 @@ def _graph_map(rows: RunRows) -> GraphMap | None:
 
 
 def _leading_components(centred: FloatMatrix) -> tuple[FloatMatrix, FloatMatrix, FloatMatrix]:
+    """Find the first two singular vectors and values, left (n, 2), (2,) and right (2, d), whatever the shape (n, d)."""
     from sklearn.utils.extmath import randomized_svd  # noqa: PLC0415  scikit-learn is slow to import
 
-    left, singular, right = randomized_svd(centred, 2, random_state=0)
-    return left, singular, right
+    n, d = centred.shape
+    # Rows and columns of zeros change nothing, and one row or column alone has one component.
+    filled = np.pad(centred, ((0, max(0, 2 - n)), (0, max(0, 2 - d))))
+    left, singular, right = randomized_svd(filled, 2, random_state=0)
+    return left[:n], singular, right[:, :d]
 
 
 def _trained(folder: RunFolder, current: str) -> list[TrainedModel]:
