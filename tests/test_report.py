@@ -1,16 +1,23 @@
+import io
+import json
 import re
 from html.parser import HTMLParser
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from sklearn.decomposition import PCA
 
 from wegl_dask.errors import MissingDependencyError, WeglError
 from wegl_dask.pipeline import run_job
 from wegl_dask.reading import read_embeddings
-from wegl_dask.report.content import _leading_components, read_content, spread
+from wegl_dask.report.content import GraphMap, _leading_components, read_content, spread
+from wegl_dask.report.figures import confusion, graph_map, short_names
 from wegl_dask.report.job import write_report
+from wegl_dask.report.trained import TrainedModel
 from wegl_dask.run_rows import RunRows
+from wegl_dask.sources.base import LabelSchema
 from wegl_dask.spec import ClusterTable, JobSpec, TrainTable
 from wegl_dask.storage import RunFolder
 from wegl_dask.training import svm
@@ -274,3 +281,123 @@ def test_text_of_the_job_is_not_taken_for_html(trained_run):
     write_report(folder)
     assert "<h1>a &lt; b</h1>" in folder.read("report.html").decode()
     assert "a < b" in report_of(folder).text
+
+
+# Damaged results
+
+METRICS, PREDICTIONS = "train/svm-linear/metrics.json", "train/svm-linear/predictions.parquet"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda _: [],
+        lambda _: None,
+        lambda _: {},
+        lambda _: "x",
+        lambda _: {"model": "svm-linear"},
+        lambda found: found | {"model": "mlp"},
+        lambda found: found | {"results": {}},
+        lambda found: found | {"results": {"nested": {}}},
+        lambda found: found | {"results": {"nested": {"accuracy": {"mean": 1, "std": 0, "values": []}}}},
+        lambda found: found | {"kind": "multiclass"},
+        lambda found: found | {"kind": "none"},
+        lambda found: found | {"protocol": "split"},
+        lambda found: found | {"class_names": ["a", 1]},
+        lambda found: found | {"threshold": float("nan")},
+        lambda found: found | {"chosen": None},
+        lambda found: found | {"notes": "x"},
+        lambda found: {key: found[key] for key in found if key != "data"},
+    ],
+)
+def test_results_that_a_training_does_not_write_are_named(change, trained_run):
+    folder = trained_run("binary", "cv")
+    folder.write(METRICS, json.dumps(change(json.loads(folder.read(METRICS)))).encode())
+    with pytest.raises(WeglError, match=rf"{METRICS} is damaged: .*[Tt]rain the model again$"):
+        write_report(folder)
+
+
+def test_results_that_are_nested_too_deeply_are_named(trained_run):
+    folder = trained_run("binary", "cv")
+    folder.write(METRICS, b"[" * 100_000)
+    with pytest.raises(WeglError, match=f"{METRICS} is damaged"):
+        write_report(folder)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda found: found.rename_columns(["graph_id", "fold", "y", "z"]), "no column score of double"),
+        (lambda found: found.drop_columns(["graph_id"]), "no column graph_id of string"),
+        (lambda found: found.append_column("y", found["y"]), "no column y of int64"),
+        (lambda found: found.set_column(2, "y", found["score"]), "no column y of int64"),
+        (lambda found: found.set_column(2, "y", pa.array([2] * len(found))), "no class"),
+        (lambda found: found.set_column(3, "score", pa.nulls(len(found), pa.float64())), "no finite number"),
+        (lambda found: found.set_column(3, "score", pa.array(np.arange(len(found)) / 7)), "other results"),
+        (lambda found: found.slice(0, 0), "other results"),
+    ],
+)
+def test_predictions_of_another_run_are_named(change, message, trained_run):
+    folder = trained_run("binary", "cv", unknown=3)
+    replace_predictions(folder, change)
+    with pytest.raises(WeglError, match=rf"{PREDICTIONS} is not of this training: .*{message}.*Train the model again$"):
+        write_report(folder)
+
+
+@pytest.mark.parametrize("size", [2, 4])
+def test_scores_of_another_number_of_classes_are_named(size, trained_run):
+    folder = trained_run("multiclass", "cv")
+    scores = pa.array([[0.5] * size] * 60)
+    replace_predictions(folder, lambda found: found.set_column(3, "score", scores))
+    with pytest.raises(WeglError, match=rf"{PREDICTIONS} is not of this training: the lists in the column score"):
+        write_report(folder)
+
+
+def replace_predictions(folder, change):
+    content = io.BytesIO()
+    pq.write_table(change(pq.read_table(io.BytesIO(folder.read(PREDICTIONS)))), content)
+    folder.write(PREDICTIONS, content.getvalue())
+
+
+# Names of classes
+
+
+def test_names_are_shown_so_that_each_is_told_from_the_others():
+    names = short_names(["a", "", "a", "a (2)", "a", " ", '""', "x" * 10_000, "x" * 9_999])
+    cut = f"{'x' * 27}..."
+    assert names == ["a", '""', "a (2)", "a (2) (2)", "a (3)", '" "', '"" (2)', cut, f"{cut} (2)"]
+
+
+def test_a_class_without_a_name_is_not_taken_for_the_other_classes():
+    names = ["", "unknown", "other classes", *"abcdefgh"]
+    labels = [*range(11), *range(8), 0, None]
+    rows = pa.table(
+        {
+            "graph_id": [str(i) for i in range(len(labels))],
+            "label": pa.array(labels, pa.int64()),
+            "num_nodes": [3] * len(labels),
+            "transport_cost": [0.5] * len(labels),
+        }
+    )
+    graphs = GraphMap(places=np.zeros((len(labels), 2)), explained=(0.0, 0.0), rows=rows)
+    plot = graph_map(graphs, LabelSchema("class", class_names=tuple(names)))
+    shown = {
+        item.label.value: sum(len(each.data_source.data["id"]) for each in item.renderers) for item in plot.legend.items
+    }
+    common = {'""': 3, "unknown (2)": 2, "other classes (2)": 2, **dict.fromkeys("abcde", 2)}
+    assert shown == common | {"other classes": 3, "unknown": 1}
+
+
+@pytest.mark.parametrize("n_classes", [3, 300])
+def test_the_confusion_matrix_counts_every_graph(n_classes):
+    true = np.arange(n_classes).repeat(2)
+    predicted = np.where(np.arange(len(true)) % 2, 0, true)
+    metrics = {"kind": "multiclass", "protocol": "cv", "class_names": ["same"] * n_classes}
+    model = TrainedModel(metrics, ["g"] * len(true), true, true[:, None] * 1.0, np.eye(n_classes)[predicted], True)
+    plot = confusion(model)
+    cells = plot.renderers[0].data_source.data
+    drawn = {(int(y), int(x)): int(count) for y, x, count in zip(cells["y"], cells["x"], cells["count"], strict=True)}
+    expected = {(0, 0): 2} | {(i, j): 1 for i in range(1, n_classes) for j in (0, i)}
+    assert {pair: count for pair, count in drawn.items() if count} == expected
+    assert len(drawn) == (9 if n_classes == 3 else len(expected))
+    assert len(set(plot.xaxis.major_label_overrides.values())) == min(n_classes, 12)

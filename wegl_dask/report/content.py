@@ -6,23 +6,20 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from wegl_dask.approximation import Approximation, compare_pairs, sample_pairs
 from wegl_dask.claims import JOB_NAME
-from wegl_dask.errors import WeglError
 from wegl_dask.graphs import IntArray
 from wegl_dask.model_files import MODEL_JSON
 from wegl_dask.records import part_index
+from wegl_dask.report.trained import TrainedModel, read_trained
 from wegl_dask.run_rows import RunRows
 from wegl_dask.sources.base import LabelSchema
 from wegl_dask.spec import JobSpec
 from wegl_dask.storage import RunFolder
-from wegl_dask.training.names import PREDICTIONS_FILE, training_folder
-from wegl_dask.training.results import data_fingerprint, read_results
-
-FloatMatrix = npt.NDArray[np.float64]
+from wegl_dask.training.problem import FloatMatrix
+from wegl_dask.training.results import data_fingerprint
 
 ROW_SAMPLE = 100_000
 """Graphs whose sizes and transport costs are shown, at most."""
@@ -87,15 +84,6 @@ class GraphMap:
     places: FloatMatrix
     explained: tuple[float, float]
     rows: pa.Table
-
-
-@dataclass(frozen=True)
-class TrainedModel:
-    """A model that was trained on the run: what metrics.json holds, its predictions, and whether of these embeddings."""
-
-    metrics: Mapping[str, Any]
-    predictions: pa.Table
-    is_current: bool
 
 
 @dataclass(frozen=True)
@@ -187,7 +175,7 @@ def read_content(folder: RunFolder) -> ReportContent:
         points=_points(folder, rows),
         approximation=_approximation(folder, rows),
         graph_map=_graph_map(rows),
-        trained=_trained(folder, current),
+        trained=read_trained(folder, current),
     )
 
 
@@ -272,17 +260,3 @@ def _leading_components(centred: FloatMatrix) -> tuple[FloatMatrix, FloatMatrix,
     filled = np.pad(centred, ((0, max(0, 2 - n)), (0, max(0, 2 - d))))
     left, singular, right = randomized_svd(filled, 2, random_state=0)
     return left[:n], singular, right[:, :d]
-
-
-def _trained(folder: RunFolder, current: str) -> list[TrainedModel]:
-    """Read the models that were trained on the run, whose embeddings have the fingerprint `current` now."""
-    found = read_results(folder)
-    models = []
-    for metrics in found:
-        name = f"{training_folder(metrics['model'])}/{PREDICTIONS_FILE}"
-        if folder.read_if_there(name) is None:
-            raise WeglError(f"{folder.location(name)} is missing: train the model again")
-        with folder.parquet(name) as file:
-            predictions: pa.Table = file.read()
-        models.append(TrainedModel(metrics, predictions, metrics["data"] == current))
-    return models

@@ -12,7 +12,8 @@ from jinja2 import Environment, StrictUndefined
 from wegl_dask.approximation import Approximation
 from wegl_dask.progress import counted, format_bytes, format_seconds
 from wegl_dask.report import figures as draw
-from wegl_dask.report.content import ReportContent, TrainedModel
+from wegl_dask.report.content import ReportContent
+from wegl_dask.report.trained import TrainedModel
 from wegl_dask.training.results import metric_rows, notes_of
 
 
@@ -72,7 +73,7 @@ def _sentences(content: ReportContent) -> list[str]:
     spec = content.spec
     solved = ", ".join(f"{count:,} {name}" for name, count in content.solved.items())
     names = content.labels.class_names or content.labels.task_names
-    several = f": {', '.join(names[:10])}{', ...' if len(names) > 10 else ''}" if names else ""
+    several = f": {', '.join(draw.short_names(names[:10]))}{', ...' if len(names) > 10 else ''}" if names else ""
     kinds = {"none": "none", "class": "classes", "target": "one number a graph", "tasks": "several tasks"}
     virtual = ", with virtual nodes" if spec.nodes.virtual_node else ""
     return [
@@ -162,7 +163,8 @@ def _training_figures(trained: list[TrainedModel]) -> list[_Figure]:
         if metrics["class_names"]:
             figures.append(_Figure(f"{name}: confusion", f"Of {on}.", draw.confusion(model)))
         elif metrics["kind"] == "regression" and not metrics["task_names"]:
-            figures.append(_Figure(f"{name}: predictions", f"Of {on}.", draw.predicted_targets(model)))
+            plot = draw.predicted_targets(model)
+            figures += [] if plot is None else [_Figure(f"{name}: predictions", f"Of {on}.", plot)]
     return figures
 
 
