@@ -9,6 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 from sklearn.decomposition import PCA
 
+from wegl_dask.checksums import sealed
 from wegl_dask.errors import MissingDependencyError, WeglError
 from wegl_dask.pipeline import run_job
 from wegl_dask.reading import read_embeddings
@@ -341,6 +342,32 @@ def test_predictions_of_another_run_are_named(change, message, trained_run):
     folder = trained_run("binary", "cv", unknown=3)
     replace_predictions(folder, change)
     with pytest.raises(WeglError, match=rf"{PREDICTIONS} is not of this training: .*{message}.*Train the model again$"):
+        write_report(folder)
+
+
+@pytest.mark.parametrize("change", [lambda _: b"x", lambda _: b"", lambda content: content[: len(content) // 2]])
+def test_predictions_that_are_no_parquet_are_named(change, trained_run):
+    folder = trained_run("binary", "cv")
+    folder.write(PREDICTIONS, change(folder.read(PREDICTIONS)))
+    with pytest.raises(WeglError, match=rf"(?s){PREDICTIONS} is damaged: .*Train the model again$"):
+        write_report(folder)
+
+
+@pytest.mark.parametrize(
+    ("values", "key"),
+    [
+        ({}, "versions"),
+        ({"stages": None}, "stages"),
+        ({"versions": ["numpy"]}, "versions"),
+        ({"stages": {"embed": {"seconds": 1.0}}}, "stages.embed.part_seconds"),
+        ({"stages": {"embed": {"seconds": "x", "part_seconds": 1.0}}}, "stages.embed.seconds"),
+    ],
+)
+def test_a_manifest_of_something_else_is_named(values, key, trained_run):
+    folder = trained_run("binary", "cv")
+    whole = {"versions": {}, "stages": {}} if values else {}
+    folder.write("manifest.json", json.dumps(sealed(whole | values)).encode())
+    with pytest.raises(WeglError, match=rf"manifest\.json is damaged: {re.escape(key)}: .*Run the job again$"):
         write_report(folder)
 
 

@@ -7,9 +7,11 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from pydantic import BaseModel, NonNegativeFloat, ValidationError
 
 from wegl_dask.approximation import Approximation, compare_pairs, sample_pairs
 from wegl_dask.claims import JOB_NAME
+from wegl_dask.errors import WeglError
 from wegl_dask.graphs import IntArray
 from wegl_dask.model_files import MODEL_JSON
 from wegl_dask.records import part_index
@@ -17,7 +19,7 @@ from wegl_dask.report.trained import TrainedModel, read_trained
 from wegl_dask.run_rows import RunRows
 from wegl_dask.sources.base import LabelSchema
 from wegl_dask.spec import JobSpec
-from wegl_dask.storage import RunFolder
+from wegl_dask.storage import MANIFEST_NAME, RunFolder
 from wegl_dask.training.problem import FloatMatrix
 from wegl_dask.training.results import data_fingerprint
 
@@ -161,7 +163,7 @@ def read_content(folder: RunFolder) -> ReportContent:
         location=folder.location(),
         job_toml=job_toml,
         spec=spec,
-        manifest=folder.read_manifest(),
+        manifest=_manifest(folder),
         labels=rows.form.labels,
         reasons=dict(reasons.most_common()),
         solved=dict(solved.most_common()),
@@ -190,6 +192,31 @@ def spread(n: int, size: int) -> IntArray:
     if n <= size:
         return np.arange(n)
     return np.unique(np.linspace(0, n - 1, size).round().astype(np.int64))
+
+
+class _Stage(BaseModel):
+    seconds: NonNegativeFloat | None
+    part_seconds: NonNegativeFloat
+
+
+class _Manifest(BaseModel):
+    """What a report takes of manifest.json."""
+
+    versions: dict[str, str]
+    stages: dict[str, _Stage]
+
+
+def _manifest(folder: RunFolder) -> Mapping[str, Any]:
+    manifest = folder.read_manifest()
+    try:
+        _Manifest.model_validate(manifest, strict=True)
+    except ValidationError as error:
+        problem = error.errors()[0]
+        key = ".".join(map(str, problem["loc"]))
+        raise WeglError(
+            f"{folder.location(MANIFEST_NAME)} is damaged: {key}: {problem['msg']}. Run the job again"
+        ) from error
+    return manifest
 
 
 def _variance(folder: RunFolder, rows: RunRows) -> Variance | None:

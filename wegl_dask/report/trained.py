@@ -1,5 +1,6 @@
 """The models that were trained on a run, as a report shows them: what was measured, and the predictions it was measured by."""
 
+import io
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -8,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 from pydantic import BaseModel, ConfigDict, FiniteFloat, ValidationError, model_validator
 
 from wegl_dask.errors import WeglError
@@ -122,10 +124,13 @@ def _read_one(folder: RunFolder, metrics: Mapping[str, Any], current: str) -> Tr
         where = folder.location(f"{training_folder(metrics['model'])}/{METRICS_FILE}")
         raise WeglError(f"{where} is damaged: {key and key + ': '}{problem['msg']}. Train the model again") from error
     name = f"{training_folder(metrics['model'])}/{PREDICTIONS_FILE}"
-    if folder.read_if_there(name) is None:
+    content = folder.read_if_there(name)
+    if content is None:
         raise WeglError(f"{folder.location(name)} is missing: train the model again")
-    with folder.parquet(name) as file:
-        table = file.read()
+    try:
+        table = pq.ParquetFile(io.BytesIO(content), page_checksum_verification=True).read()
+    except (pa.ArrowException, OSError) as error:
+        raise WeglError(f"{folder.location(name)} is damaged: {error}. Train the model again") from error
     try:
         return _of_predictions(metrics, table, is_current=metrics["data"] == current)
     except ValueError as error:
