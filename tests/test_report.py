@@ -1,16 +1,25 @@
+import io
+import json
 import re
 from html.parser import HTMLParser
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from sklearn.decomposition import PCA
 
+from wegl_dask.checksums import sealed
 from wegl_dask.errors import MissingDependencyError, WeglError
+from wegl_dask.pipeline import run_job
 from wegl_dask.reading import read_embeddings
-from wegl_dask.report.content import read_content, spread
+from wegl_dask.report.content import GraphMap, _leading_components, read_content, spread
+from wegl_dask.report.figures import confusion, graph_map, short_names
 from wegl_dask.report.job import write_report
+from wegl_dask.report.trained import TrainedModel
 from wegl_dask.run_rows import RunRows
-from wegl_dask.spec import ClusterTable, TrainTable
+from wegl_dask.sources.base import LabelSchema
+from wegl_dask.spec import ClusterTable, JobSpec, TrainTable
 from wegl_dask.storage import RunFolder
 from wegl_dask.training import svm
 from wegl_dask.training.job import train
@@ -150,6 +159,41 @@ def test_points_without_a_projection_are_shown_in_components_of_their_own(embedd
     np.testing.assert_allclose(np.linalg.norm(found.reference, axis=1), distances, rtol=1e-6)
 
 
+@pytest.mark.parametrize("shape", [(1, 4), (3, 1), (1, 1), (5, 3)])
+def test_components_are_found_of_every_shape(shape):
+    vectors = np.outer(np.arange(1.0, shape[0] + 1), [3.0, 0.0, 4.0, 0.0][: shape[1]])
+    left, singular, right = _leading_components(vectors)
+    assert (left.shape, singular.shape, right.shape) == ((shape[0], 2), (2,), (2, shape[1]))
+    # Of one column that is scaled, the length is the product of both lengths.
+    np.testing.assert_allclose(singular, [np.linalg.norm(vectors), 0], atol=1e-12)
+    np.testing.assert_allclose(left * singular @ right, vectors, atol=1e-12)
+
+
+def test_axes_of_a_point_alone_are_orthonormal():
+    axes = _leading_components(np.zeros((1, 4)))[2]
+    np.testing.assert_allclose(axes @ axes.T, np.eye(2), atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("smiles", "settings", "plots"),
+    [
+        (["C"], [], 4),
+        (["CCO", "C"], ["reference.points=1", "projection.components=1"], 4),
+        (["CCO", "CCCC", "CC(C)O"], ["reference.points=1", "projection.components=1"], 5),
+        (["CCO"] * 5, ["reference.points=1"], 5),
+    ],
+)
+def test_a_run_of_any_shape_has_a_page(smiles, settings, plots, tmp_path, dask_client):
+    (tmp_path / "a.csv").write_text("\n".join(["smiles", *smiles, ""]))
+    job = f'[source]\nkind = "smiles"\npath = "{tmp_path}/a.csv"\nsmiles_column = "smiles"\n'
+    folder = RunFolder(str(tmp_path / "run"))
+    settings = [*settings, f"output.path={folder.url}"]
+    run_job(JobSpec.from_toml(job, settings), dask_client)
+    page = report_of(folder)
+    assert f"graphs embedded {len(smiles)}" in page.text
+    assert len([title for title in page.titles if title]) == plots
+
+
 def test_a_sample_is_spread_over_all_rows():
     chosen = spread(1_000_003, 100)
     assert (chosen[0], chosen[-1], len(chosen)) == (0, 1_000_002, 100)
@@ -173,6 +217,14 @@ def test_a_run_without_records_is_refused(make_problem, write_problem):
     folder = write_problem(make_problem("binary"))
     folder.remove("records/embed-00000.json")
     with pytest.raises(WeglError, match="no whole record of its embeddings"):
+        write_report(folder)
+
+
+@pytest.mark.parametrize(("content", "message"), [(b"a = [", "is not TOML"), (b"a = 1", "unknown key a")])
+def test_a_damaged_job_file_is_named(content, message, make_problem, write_problem):
+    folder = write_problem(make_problem("binary"))
+    folder.write("job.toml", content)
+    with pytest.raises(WeglError, match=rf"{re.escape(folder.location('job.toml'))}.*{message}"):
         write_report(folder)
 
 
@@ -230,3 +282,149 @@ def test_text_of_the_job_is_not_taken_for_html(trained_run):
     write_report(folder)
     assert "<h1>a &lt; b</h1>" in folder.read("report.html").decode()
     assert "a < b" in report_of(folder).text
+
+
+# Damaged results
+
+METRICS, PREDICTIONS = "train/svm-linear/metrics.json", "train/svm-linear/predictions.parquet"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda _: [],
+        lambda _: None,
+        lambda _: {},
+        lambda _: "x",
+        lambda _: {"model": "svm-linear"},
+        lambda found: found | {"model": "mlp"},
+        lambda found: found | {"results": {}},
+        lambda found: found | {"results": {"nested": {}}},
+        lambda found: found | {"results": {"nested": {"accuracy": {"mean": 1, "std": 0, "values": []}}}},
+        lambda found: found | {"kind": "multiclass"},
+        lambda found: found | {"kind": "none"},
+        lambda found: found | {"protocol": "split"},
+        lambda found: found | {"class_names": ["a", 1]},
+        lambda found: found | {"threshold": float("nan")},
+        lambda found: found | {"chosen": None},
+        lambda found: found | {"notes": "x"},
+        lambda found: {key: found[key] for key in found if key != "data"},
+    ],
+)
+def test_results_that_a_training_does_not_write_are_named(change, trained_run):
+    folder = trained_run("binary", "cv")
+    folder.write(METRICS, json.dumps(change(json.loads(folder.read(METRICS)))).encode())
+    with pytest.raises(WeglError, match=rf"{METRICS} is damaged: .*[Tt]rain the model again$"):
+        write_report(folder)
+
+
+def test_results_that_are_nested_too_deeply_are_named(trained_run):
+    folder = trained_run("binary", "cv")
+    folder.write(METRICS, b"[" * 100_000)
+    with pytest.raises(WeglError, match=f"{METRICS} is damaged"):
+        write_report(folder)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda found: found.rename_columns(["graph_id", "fold", "y", "z"]), "no column score of double"),
+        (lambda found: found.drop_columns(["graph_id"]), "no column graph_id of string"),
+        (lambda found: found.append_column("y", found["y"]), "no column y of int64"),
+        (lambda found: found.set_column(2, "y", found["score"]), "no column y of int64"),
+        (lambda found: found.set_column(2, "y", pa.array([2] * len(found))), "no class"),
+        (lambda found: found.set_column(3, "score", pa.nulls(len(found), pa.float64())), "no finite number"),
+        (lambda found: found.set_column(3, "score", pa.array(np.arange(len(found)) / 7)), "other results"),
+        (lambda found: found.slice(0, 0), "other results"),
+    ],
+)
+def test_predictions_of_another_run_are_named(change, message, trained_run):
+    folder = trained_run("binary", "cv", unknown=3)
+    replace_predictions(folder, change)
+    with pytest.raises(WeglError, match=rf"{PREDICTIONS} is not of this training: .*{message}.*Train the model again$"):
+        write_report(folder)
+
+
+@pytest.mark.parametrize("change", [lambda _: b"x", lambda _: b"", lambda content: content[: len(content) // 2]])
+def test_predictions_that_are_no_parquet_are_named(change, trained_run):
+    folder = trained_run("binary", "cv")
+    folder.write(PREDICTIONS, change(folder.read(PREDICTIONS)))
+    with pytest.raises(WeglError, match=rf"(?s){PREDICTIONS} is damaged: .*Train the model again$"):
+        write_report(folder)
+
+
+@pytest.mark.parametrize(
+    ("values", "key"),
+    [
+        ({}, "versions"),
+        ({"stages": None}, "stages"),
+        ({"versions": ["numpy"]}, "versions"),
+        ({"stages": {"embed": {"seconds": 1.0}}}, "stages.embed.part_seconds"),
+        ({"stages": {"embed": {"seconds": "x", "part_seconds": 1.0}}}, "stages.embed.seconds"),
+    ],
+)
+def test_a_manifest_of_something_else_is_named(values, key, trained_run):
+    folder = trained_run("binary", "cv")
+    whole = {"versions": {}, "stages": {}} if values else {}
+    folder.write("manifest.json", json.dumps(sealed(whole | values)).encode())
+    with pytest.raises(WeglError, match=rf"manifest\.json is damaged: {re.escape(key)}: .*Run the job again$"):
+        write_report(folder)
+
+
+@pytest.mark.parametrize("size", [2, 4])
+def test_scores_of_another_number_of_classes_are_named(size, trained_run):
+    folder = trained_run("multiclass", "cv")
+    scores = pa.array([[0.5] * size] * 60)
+    replace_predictions(folder, lambda found: found.set_column(3, "score", scores))
+    with pytest.raises(WeglError, match=rf"{PREDICTIONS} is not of this training: the lists in the column score"):
+        write_report(folder)
+
+
+def replace_predictions(folder, change):
+    content = io.BytesIO()
+    pq.write_table(change(pq.read_table(io.BytesIO(folder.read(PREDICTIONS)))), content)
+    folder.write(PREDICTIONS, content.getvalue())
+
+
+# Names of classes
+
+
+def test_names_are_shown_so_that_each_is_told_from_the_others():
+    names = short_names(["a", "", "a", "a (2)", "a", " ", '""', "x" * 10_000, "x" * 9_999])
+    cut = f"{'x' * 27}..."
+    assert names == ["a", '""', "a (2)", "a (2) (2)", "a (3)", '" "', '"" (2)', cut, f"{cut} (2)"]
+
+
+def test_a_class_without_a_name_is_not_taken_for_the_other_classes():
+    names = ["", "unknown", "other classes", *"abcdefgh"]
+    labels = [*range(11), *range(8), 0, None]
+    rows = pa.table(
+        {
+            "graph_id": [str(i) for i in range(len(labels))],
+            "label": pa.array(labels, pa.int64()),
+            "num_nodes": [3] * len(labels),
+            "transport_cost": [0.5] * len(labels),
+        }
+    )
+    graphs = GraphMap(places=np.zeros((len(labels), 2)), explained=(0.0, 0.0), rows=rows)
+    plot = graph_map(graphs, LabelSchema("class", class_names=tuple(names)))
+    shown = {
+        item.label.value: sum(len(each.data_source.data["id"]) for each in item.renderers) for item in plot.legend.items
+    }
+    common = {'""': 3, "unknown (2)": 2, "other classes (2)": 2, **dict.fromkeys("abcde", 2)}
+    assert shown == common | {"other classes": 3, "unknown": 1}
+
+
+@pytest.mark.parametrize("n_classes", [3, 300])
+def test_the_confusion_matrix_counts_every_graph(n_classes):
+    true = np.arange(n_classes).repeat(2)
+    predicted = np.where(np.arange(len(true)) % 2, 0, true)
+    metrics = {"kind": "multiclass", "protocol": "cv", "class_names": ["same"] * n_classes}
+    model = TrainedModel(metrics, ["g"] * len(true), true, true[:, None] * 1.0, np.eye(n_classes)[predicted], True)
+    plot = confusion(model)
+    cells = plot.renderers[0].data_source.data
+    drawn = {(int(y), int(x)): int(count) for y, x, count in zip(cells["y"], cells["x"], cells["count"], strict=True)}
+    expected = {(0, 0): 2} | {(i, j): 1 for i in range(1, n_classes) for j in (0, i)}
+    assert {pair: count for pair, count in drawn.items() if count} == expected
+    assert len(drawn) == (9 if n_classes == 3 else len(expected))
+    assert len(set(plot.xaxis.major_label_overrides.values())) == min(n_classes, 12)

@@ -3,6 +3,7 @@ import json
 import re
 import shutil
 import subprocess
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -164,16 +165,20 @@ def page_of_targets(quickstart, tmp_path_factory):
 
 
 @pytest.fixture
-def page_of_classes(make_problem, write_problem, monkeypatch):
-    """Address of the report of a run whose labels are classes, with a model trained on it."""
+def page_of(write_problem, monkeypatch):
+    """Find the address of the report of a run of a problem, with a model trained on it."""
     monkeypatch.setattr(svm, "PENALTIES", (0.1, 1.0))
-    run = write_problem(make_problem("binary"), job='name = "classes"\n')
-    train(run, TrainTable(model="svm-linear", protocol="cv", folds=2), ClusterTable(workers=1), seed=0)
-    run.unmark_success()
-    run.write_manifest(run.records(), stage_seconds={"embed": 1.5}, versions={"numpy": "2"}, summary={})
-    run.remove("model/model.json")
-    run.mark_success()
-    return f"file://{write_report(run)}"
+
+    def find(problem):
+        run = write_problem(problem, job='name = "classes"\n')
+        train(run, TrainTable(model="svm-linear", protocol="cv", folds=2), ClusterTable(workers=1), seed=0)
+        run.unmark_success()
+        run.write_manifest(run.records(), stage_seconds={"embed": 1.5}, versions={"numpy": "2"}, summary={})
+        run.remove("model/model.json")
+        run.mark_success()
+        return f"file://{write_report(run)}"
+
+    return find
 
 
 def check_that_it_draws(tab, page):
@@ -217,9 +222,28 @@ def test_the_report_of_a_run_with_targets_reads_well(width, tab, page_of_targets
     check_that_pointing_at_a_graph_shows_its_id(tab)
 
 
-def test_the_report_of_a_run_with_classes_reads_well(tab, page_of_classes):
+def test_the_report_of_a_run_with_classes_reads_well(tab, page_of, make_problem):
+    page = page_of(make_problem("binary"))
     for width in WIDTHS:
-        tab.open(page_of_classes, width)
-        check_that_it_draws(tab, page_of_classes)
+        tab.open(page, width)
+        check_that_it_draws(tab, page)
         check_that_it_fits(tab, width, n_plots=6)
         check_that_pointing_at_a_graph_shows_its_id(tab)
+
+
+def test_classes_of_any_name_are_drawn(tab, page_of, make_problem):
+    names = ("", " ", "1", "1", "unknown", "<b>" * 3_000, "x" * 10_000)
+    page = page_of(replace(make_problem("multiclass", n=140, n_classes=7, unknown=5), class_names=names))
+    for width in WIDTHS:
+        tab.open(page, width)
+        check_that_it_draws(tab, page)
+        check_that_it_fits(tab, width, n_plots=5)
+
+
+def test_many_classes_are_drawn(tab, page_of, make_problem):
+    problem = make_problem("multiclass", n=200)
+    problem.Y[:, 0] = np.arange(200) % 40
+    page = page_of(replace(problem, class_names=tuple(f"class {i}" for i in range(40))))
+    tab.open(page, WIDTHS[1])
+    check_that_it_draws(tab, page)
+    check_that_it_fits(tab, WIDTHS[1], n_plots=5)

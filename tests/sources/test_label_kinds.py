@@ -61,6 +61,15 @@ def test_whole_numbers_of_a_real_type_are_the_same_classes():
     assert decide([1.0, 0.0], [1], task="classification") == (LabelSchema("class", class_names=("0", "1")), (0, 1))
 
 
+def test_a_text_and_a_number_that_read_alike_are_one_class():
+    labels, classes = decide(["1", 10, "2"], [1, True, 1.0, "10", "01", "+1", "1_0", "\u0661", "9" * 5000])
+    assert labels.class_names == ("1", "10", "+1", "01", "1_0", "2", "9" * 5000, "\u0661")
+    found = [encode_labels([each], labels, classes) for each in ("1", 1, 1.0, True, "10", 10.0, 2, "2", "01", "\u0661")]
+    assert found == [0, 0, 0, 0, 1, 1, 5, 5, 3, 7]
+    with pytest.raises(UnusableGraphError, match=r"the label 1\.5 is none of the 8 classes"):
+        encode_labels([1.5], labels, classes)
+
+
 @pytest.mark.parametrize(
     ("values", "task", "message"),
     [

@@ -6,21 +6,22 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
+from pydantic import BaseModel, NonNegativeFloat, ValidationError
 
 from wegl_dask.approximation import Approximation, compare_pairs, sample_pairs
+from wegl_dask.claims import JOB_NAME
 from wegl_dask.errors import WeglError
 from wegl_dask.graphs import IntArray
 from wegl_dask.model_files import MODEL_JSON
 from wegl_dask.records import part_index
+from wegl_dask.report.trained import TrainedModel, read_trained
 from wegl_dask.run_rows import RunRows
 from wegl_dask.sources.base import LabelSchema
-from wegl_dask.storage import RunFolder
-from wegl_dask.training.names import PREDICTIONS_FILE, training_folder
-from wegl_dask.training.results import data_fingerprint, read_results
-
-FloatMatrix = npt.NDArray[np.float64]
+from wegl_dask.spec import JobSpec
+from wegl_dask.storage import MANIFEST_NAME, RunFolder
+from wegl_dask.training.problem import FloatMatrix
+from wegl_dask.training.results import data_fingerprint
 
 ROW_SAMPLE = 100_000
 """Graphs whose sizes and transport costs are shown, at most."""
@@ -88,21 +89,14 @@ class GraphMap:
 
 
 @dataclass(frozen=True)
-class TrainedModel:
-    """A model that was trained on the run: what metrics.json holds, its predictions, and whether of these embeddings."""
-
-    metrics: Mapping[str, Any]
-    predictions: pa.Table
-    is_current: bool
-
-
-@dataclass(frozen=True)
 class ReportContent:
     """Everything that a report shows.
 
     Attributes
     ----------
     location, job_toml : str
+    spec : JobSpec
+        What the job file says.
     manifest : mapping
     labels : LabelSchema
     reasons : dict of str to int
@@ -128,6 +122,7 @@ class ReportContent:
 
     location: str
     job_toml: str
+    spec: JobSpec
     manifest: Mapping[str, Any]
     labels: LabelSchema
     reasons: Mapping[str, int]
@@ -154,6 +149,7 @@ def read_content(folder: RunFolder) -> ReportContent:
         If the run has not finished, or something in it is missing or damaged.
     """
     job_toml = folder.job_toml()
+    spec = JobSpec.from_toml(job_toml, where=folder.location(JOB_NAME))
     rows = RunRows.open(folder.url, folder.storage_options)
     current = data_fingerprint(folder)
     records = folder.records()
@@ -166,7 +162,8 @@ def read_content(folder: RunFolder) -> ReportContent:
     return ReportContent(
         location=folder.location(),
         job_toml=job_toml,
-        manifest=folder.read_manifest(),
+        spec=spec,
+        manifest=_manifest(folder),
         labels=rows.form.labels,
         reasons=dict(reasons.most_common()),
         solved=dict(solved.most_common()),
@@ -180,7 +177,7 @@ def read_content(folder: RunFolder) -> ReportContent:
         points=_points(folder, rows),
         approximation=_approximation(folder, rows),
         graph_map=_graph_map(rows),
-        trained=_trained(folder, current),
+        trained=read_trained(folder, current),
     )
 
 
@@ -195,6 +192,31 @@ def spread(n: int, size: int) -> IntArray:
     if n <= size:
         return np.arange(n)
     return np.unique(np.linspace(0, n - 1, size).round().astype(np.int64))
+
+
+class _Stage(BaseModel):
+    seconds: NonNegativeFloat | None
+    part_seconds: NonNegativeFloat
+
+
+class _Manifest(BaseModel):
+    """What a report takes of manifest.json."""
+
+    versions: dict[str, str]
+    stages: dict[str, _Stage]
+
+
+def _manifest(folder: RunFolder) -> Mapping[str, Any]:
+    manifest = folder.read_manifest()
+    try:
+        _Manifest.model_validate(manifest, strict=True)
+    except ValidationError as error:
+        problem = error.errors()[0]
+        key = ".".join(map(str, problem["loc"]))
+        raise WeglError(
+            f"{folder.location(MANIFEST_NAME)} is damaged: {key}: {problem['msg']}. Run the job again"
+        ) from error
+    return manifest
 
 
 def _variance(folder: RunFolder, rows: RunRows) -> Variance | None:
@@ -257,21 +279,11 @@ def _graph_map(rows: RunRows) -> GraphMap | None:
 
 
 def _leading_components(centred: FloatMatrix) -> tuple[FloatMatrix, FloatMatrix, FloatMatrix]:
+    """Find the first two singular vectors and values, left (n, 2), (2,) and right (2, d), whatever the shape (n, d)."""
     from sklearn.utils.extmath import randomized_svd  # noqa: PLC0415  scikit-learn is slow to import
 
-    left, singular, right = randomized_svd(centred, 2, random_state=0)
-    return left, singular, right
-
-
-def _trained(folder: RunFolder, current: str) -> list[TrainedModel]:
-    """Read the models that were trained on the run, whose embeddings have the fingerprint `current` now."""
-    found = read_results(folder)
-    models = []
-    for metrics in found:
-        name = f"{training_folder(metrics['model'])}/{PREDICTIONS_FILE}"
-        if folder.read_if_there(name) is None:
-            raise WeglError(f"{folder.location(name)} is missing: train the model again")
-        with folder.parquet(name) as file:
-            predictions: pa.Table = file.read()
-        models.append(TrainedModel(metrics, predictions, metrics["data"] == current))
-    return models
+    n, d = centred.shape
+    # Rows and columns of zeros change nothing, and one row or column alone has one component.
+    filled = np.pad(centred, ((0, max(0, 2 - n)), (0, max(0, 2 - d))))
+    left, singular, right = randomized_svd(filled, 2, random_state=0)
+    return left[:n], singular, right[:, :d]

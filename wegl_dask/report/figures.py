@@ -1,30 +1,55 @@
 """The plots of a report, as Bokeh figures that fit any width."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from bokeh.models import ColorBar, ColumnDataSource, FactorRange, HoverTool, LinearColorMapper, NumeralTickFormatter
+from bokeh.models import (
+    ColorBar,
+    ColumnDataSource,
+    FactorRange,
+    FixedTicker,
+    HoverTool,
+    LinearColorMapper,
+    NoOverlap,
+    NumeralTickFormatter,
+    Range1d,
+)
 from bokeh.palettes import Colorblind, Viridis256
 from bokeh.plotting import figure
 from sklearn.metrics import roc_curve
 
-from wegl_dask.graphs import IntArray
-from wegl_dask.report.content import FloatMatrix, GraphMap, Points, TrainedModel, Variance
+from wegl_dask.report.content import GraphMap, Points, Variance, spread
+from wegl_dask.report.trained import TrainedModel
 from wegl_dask.sources.base import LabelSchema
+from wegl_dask.training.problem import FloatMatrix
 
 Figure = Any
 
 HEIGHT = 320
 BINS = 60
 FILL, ACCENT, QUIET = "#3b6fb6", "#d1495b", "#9aa4b2"
+CELLS = ["#f2f5fa", "#c9d7ec", "#9db7dc", "#6d94c9", FILL]
 PALETTE = tuple(Colorblind[8])
 N_PAIRS = 4_000
 """Pairs of a target and its prediction that are shown, at most."""
 
 N_ROC_POINTS = 500
 N_TOOLTIPS = 3
+
+ID_CHARACTERS = 60
+"""Characters of an id that are shown, at most."""
+
+NAME_CHARACTERS = 30
+"""Characters of a class that are shown, at most."""
+
+TICK_CHARACTERS = 10
+MAX_CELLS = 12
+"""Classes whose graphs are written into the cells of a confusion matrix, at most; of more, so many have a tick."""
+
+UNKNOWN, OTHERS = "unknown", "other classes"
 
 
 def histogram(values: npt.NDArray[Any], title: str) -> Figure:
@@ -80,15 +105,15 @@ def graph_map(graphs: GraphMap, labels: LabelSchema) -> Figure:
     data = {
         "x": graphs.places[:, 0],
         "y": graphs.places[:, 1],
-        "id": graphs.rows.column("graph_id").to_pylist(),
-        "label": names,
+        "id": list(map(_cut, graphs.rows.column("graph_id").to_pylist())),
+        "label": [UNKNOWN if name is None else name for name in names],
         "nodes": graphs.rows.column("num_nodes").to_numpy(),
         "cost": graphs.rows.column("transport_cost").to_numpy(),
     }
     tips = [("graph", "@id"), ("label", "@label"), ("nodes", "@nodes{0,0}"), ("transport cost", "@cost{0.000}")]
     style = {"size": 6, "alpha": 0.7, "line_color": None}
     if numbers is not None and np.isfinite(numbers).any():
-        low, high = np.nanquantile(numbers, [0.01, 0.99])
+        low, high = np.quantile(numbers[np.isfinite(numbers)], [0.01, 0.99])
         mapper = LinearColorMapper(Viridis256, low=low, high=high if high > low else low + 1, nan_color=QUIET)
         source = ColumnDataSource({**data, "number": numbers})
         shown = [plot.scatter("x", "y", source=source, color={"field": "number", "transform": mapper}, **style)]
@@ -96,18 +121,17 @@ def graph_map(graphs: GraphMap, labels: LabelSchema) -> Figure:
         plot.add_layout(ColorBar(color_mapper=mapper, height=10, title="label"), "below")
     else:
         shown = []
-        groups = _by_frequency(names)
-        for place, group in enumerate([*groups[: len(PALETTE)], None]):
-            members = [
-                i
-                for i, name in enumerate(names)
-                if (name == group if group is not None else name in groups[len(PALETTE) :])
-            ]
-            if members:
-                source = ColumnDataSource({key: [column[i] for i in members] for key, column in data.items()})
-                colour = QUIET if group in (None, "unknown") else PALETTE[place]
-                legend = {} if len(groups) == 1 else {"legend_label": group or "other classes"}
-                shown.append(plot.scatter("x", "y", source=source, color=colour, **legend, **style))
+        # Frequent classes first, so that rare ones are drawn on top of them.
+        counts = Counter(name for name in names if name is not None)
+        colours = dict(zip(sorted(counts, key=lambda name: (-counts[name], name)), PALETTE, strict=False))
+        group_of = [UNKNOWN if name is None else name if name in colours else OTHERS for name in names]
+        groups = [group for group in (*colours, OTHERS, UNKNOWN) if group in group_of]
+        for group in groups:
+            members = [i for i, each in enumerate(group_of) if each == group]
+            source = ColumnDataSource({key: [column[i] for i in members] for key, column in data.items()})
+            legend = {} if len(groups) == 1 else {"legend_label": group}
+            colour = colours.get(group, QUIET)
+            shown.append(plot.scatter("x", "y", source=source, color=colour, **legend, **style))
         if len(groups) > 1:
             plot.legend.click_policy = "hide"
     _hover(plot, shown, tips)
@@ -144,7 +168,7 @@ def roc_curves(models: Sequence[TrainedModel]) -> Figure | None:
     plot.line([0, 1], [0, 1], color=QUIET, line_dash="dashed")
     shown = []
     for colour, model in zip(PALETTE, (each for each in models if each.metrics["kind"] == "binary"), strict=False):
-        y, scores = measured(model)
+        y, scores = model.Y[model.measured], model.scores[model.measured]
         if y.shape[1] != 1 or len(np.unique(y)) < 2:
             continue
         false, true, _ = roc_curve(y[:, 0], scores[:, 0])
@@ -161,32 +185,44 @@ def roc_curves(models: Sequence[TrainedModel]) -> Figure | None:
 
 def confusion(model: TrainedModel) -> Figure:
     """Draw how many graphs of each class are taken for each; shaded by the share of the true class."""
-    names = list(model.metrics["class_names"])
-    y, scores = measured(model)
-    if model.metrics["kind"] == "binary":
-        predicted = (scores[:, 0] > model.metrics["threshold"]).astype(int)
-    else:
-        predicted = scores.argmax(axis=1)
-    counts = np.zeros((len(names), len(names)), dtype=int)
-    np.add.at(counts, (y[:, 0].astype(int), predicted), 1)
-    shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
-    true, found = np.indices(counts.shape)
+    names = short_names(model.metrics["class_names"])
+    n, rows = len(names), model.measured
+    y, scores = model.Y[rows, 0].astype(np.int64), model.scores[rows]
+    is_binary = model.metrics["kind"] == "binary"
+    predicted = scores[:, 0] > model.metrics["threshold"] if is_binary else scores.argmax(axis=1)
+    # Of many classes most pairs do not occur, and only those that do are drawn.
+    pairs, counts = np.unique(y * n + predicted, return_counts=True)
+    if n <= MAX_CELLS:
+        counts = np.bincount(y * n + predicted, minlength=n * n)
+        pairs = np.arange(n * n)
+    true, found = pairs // n, pairs % n
+    shares = counts / np.maximum(np.bincount(true, weights=counts, minlength=n)[true], 1)
     source = ColumnDataSource(
         {
-            "true": [names[i] for i in true.ravel()],
-            "predicted": [names[i] for i in found.ravel()],
-            "count": counts.ravel(),
-            "share": shares.ravel(),
-            "ink": ["white" if share > 0.5 else "#222222" for share in shares.ravel()],
+            "x": found,
+            "y": true,
+            "true": [names[i] for i in true],
+            "predicted": [names[i] for i in found],
+            "count": counts,
+            "share": shares,
+            "ink": ["white" if share > 0.5 else "#222222" for share in shares],
         }
     )
-    plot = _figure("predicted", "true", x_range=FactorRange(*names), y_range=FactorRange(*reversed(names)), height=300)
-    mapper = LinearColorMapper(["#f2f5fa", "#c9d7ec", "#9db7dc", "#6d94c9", FILL], low=0, high=1)
-    cells = plot.rect("predicted", "true", 0.98, 0.98, source=source, color={"field": "share", "transform": mapper})
-    if len(names) <= 12:
+    # By number, because an axis of names cannot do with two that are alike.
+    plot = _figure("predicted", "true", x_range=Range1d(-0.5, n - 0.5), y_range=Range1d(n - 0.5, -0.5), height=300)
+    ticks = spread(n, MAX_CELLS).tolist()
+    for axis in plot.axis:
+        axis.ticker = FixedTicker(ticks=ticks)
+        axis.major_label_overrides = {i: _cut(names[i], TICK_CHARACTERS) for i in ticks}
+        axis.major_label_policy = NoOverlap()
+    plot.grid.visible = False
+    plot.background_fill_color = CELLS[0]
+    mapper = LinearColorMapper(CELLS, low=0, high=1)
+    cells = plot.rect("x", "y", 0.98, 0.98, source=source, color={"field": "share", "transform": mapper})
+    if n <= MAX_CELLS:
         plot.text(
-            "predicted", "true", text="count", source=source, text_color="ink", text_align="center",
-            text_baseline="middle", text_font_size="12px",
+            "x", "y", text="count", source=source, text_color="ink", text_align="center", text_baseline="middle",
+            text_font_size="12px",
         )  # fmt: skip
     tips = [
         ("true", "@true"),
@@ -198,58 +234,62 @@ def confusion(model: TrainedModel) -> Figure:
     return plot
 
 
-def predicted_targets(model: TrainedModel) -> Figure:
-    """Draw predictions of a target against what it is."""
-    y, scores = measured(model)
-    place = (
-        np.unique(np.linspace(0, len(y) - 1, N_PAIRS).round().astype(int)) if len(y) > N_PAIRS else np.arange(len(y))
-    )
-    ids = model.predictions.column("graph_id").to_pylist()
-    known = np.flatnonzero(~np.isnan(_matrix(model.predictions.column("y"))).any(axis=1))
-    source = ColumnDataSource({"y": y[place, 0], "score": scores[place, 0], "id": [ids[i] for i in known[place]]})
+def predicted_targets(model: TrainedModel) -> Figure | None:
+    """Draw predictions of a target against what it is; None where no target is known."""
+    rows = model.measured[spread(len(model.measured), N_PAIRS)]
+    if not len(rows):
+        return None
+    y = model.Y[rows, 0]
+    ids = [_cut(model.graph_id[row]) for row in rows]
+    source = ColumnDataSource({"y": y, "score": model.scores[rows, 0], "id": ids})
     plot = _figure("label", "prediction", height=380)
-    ends = [float(y[:, 0].min()), float(y[:, 0].max())]
+    ends = [float(y.min()), float(y.max())]
     plot.line(ends, ends, color=QUIET, line_dash="dashed")
     shown = plot.scatter("y", "score", source=source, size=5, color=FILL, alpha=0.5, line_color=None)
     _hover(plot, [shown], [("graph", "@id"), ("label", "@y{0.[000]}"), ("prediction", "@score{0.[000]}")])
     return plot
 
 
-def measured(model: TrainedModel) -> tuple[FloatMatrix, FloatMatrix]:
-    """Take the labels and scores that a model is measured by: of the part "test", or of all folds; known labels alone."""
-    predictions = model.predictions
-    y, scores = _matrix(predictions.column("y")), _matrix(predictions.column("score"))
-    keep = ~np.isnan(y).all(axis=1)
-    if "split" in predictions.column_names:
-        keep &= np.array(predictions.column("split").to_pylist(), dtype=object) == "test"
-    return y[keep], scores[keep]
+def short_names(names: Sequence[str]) -> list[str]:
+    """Write names so that each can be read and no two are alike: an empty one in quotes, a long one cut, one anew numbered.
+
+    Examples
+    --------
+    >>> short_names(["a", "", "a"])
+    ['a', '""', 'a (2)']
+    """
+    found: dict[str, None] = {}
+    last: dict[str, int] = {}
+    for name in names:
+        cut = _cut(name, NAME_CHARACTERS)
+        text = short = cut if name.strip() == name != "" else f'"{cut}"'
+        while text in found:
+            last[short] = last.get(short, 1) + 1
+            text = f"{short} ({last[short]})"
+        found[text] = None
+    return list(found)
 
 
-def _matrix(column: Any) -> FloatMatrix:
-    """Make a matrix of a column of numbers or of lists; null is NaN."""
-    values = np.array(column.to_pylist(), dtype=np.float64)
-    return values.reshape(len(column), -1)
+def _cut(text: str, size: int = ID_CHARACTERS) -> str:
+    """Cut a text that would cover the plot."""
+    return text if len(text) <= size else f"{text[: size - 3]}..."
 
 
-def _label_texts(graphs: GraphMap, labels: LabelSchema) -> tuple[list[str], IntArray | FloatMatrix | None]:
-    """Write labels as text, and as numbers where they are targets; of several tasks the first."""
+def _label_texts(graphs: GraphMap, labels: LabelSchema) -> tuple[list[str | None], FloatMatrix | None]:
+    """Write labels as text, None where unknown, and as numbers where they are targets; of several tasks the first."""
     values = graphs.rows.column("label").to_pylist()
     match labels.kind:
         case "none":
             return ["none"] * len(values), None
         case "class":
-            return ["unknown" if value is None else labels.class_names[value] for value in values], None
+            # Before the others, so that a class does not take the name of theirs.
+            names = short_names([UNKNOWN, OTHERS, *labels.class_names])[2:]
+            return [None if value is None else names[value] for value in values], None
         case "tasks":
             values = [None if value is None else value[0] for value in values]
     numbers = np.array([np.nan if value is None else value for value in values], dtype=np.float64)
-    texts = ["unknown" if np.isnan(value) else f"{value:g}" for value in numbers]
+    texts = [None if np.isnan(value) else f"{value:g}" for value in numbers]
     return texts, None if len(np.unique(numbers[~np.isnan(numbers)])) <= 2 else numbers
-
-
-def _by_frequency(names: Sequence[str]) -> list[str]:
-    """List the names, frequent ones first, so that rare ones are drawn on top of them."""
-    counts = {name: names.count(name) for name in dict.fromkeys(names)}
-    return sorted(counts, key=lambda name: (name == "unknown", -counts[name], name))
 
 
 def _figure(x: str, y: str, height: int = HEIGHT, **settings: Any) -> Figure:

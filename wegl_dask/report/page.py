@@ -12,8 +12,8 @@ from jinja2 import Environment, StrictUndefined
 from wegl_dask.approximation import Approximation
 from wegl_dask.progress import counted, format_bytes, format_seconds
 from wegl_dask.report import figures as draw
-from wegl_dask.report.content import ReportContent, TrainedModel
-from wegl_dask.spec import JobSpec
+from wegl_dask.report.content import ReportContent
+from wegl_dask.report.trained import TrainedModel
 from wegl_dask.training.results import metric_rows, notes_of
 
 
@@ -29,7 +29,7 @@ class _Figure:
 
 def render(content: ReportContent) -> str:
     """Write the page of a run as HTML."""
-    spec = JobSpec.from_toml(content.job_toml)
+    spec = content.spec
     figures, training_figures = _figures(content), _training_figures(content.trained)
     script, elements = components([figure.plot for figure in (*figures, *training_figures)])
     drawn = [
@@ -43,7 +43,7 @@ def render(content: ReportContent) -> str:
         source=spec.source.kind,
         location=content.location,
         facts=_facts(content),
-        sentences=_sentences(spec, content),
+        sentences=_sentences(content),
         job_toml=content.job_toml,
         versions="\n".join(f"{package} {version}" for package, version in content.manifest["versions"].items()),
         rows=_rows(content),
@@ -69,10 +69,11 @@ def _facts(content: ReportContent) -> list[tuple[str, str]]:
     ]
 
 
-def _sentences(spec: JobSpec, content: ReportContent) -> list[str]:
+def _sentences(content: ReportContent) -> list[str]:
+    spec = content.spec
     solved = ", ".join(f"{count:,} {name}" for name, count in content.solved.items())
     names = content.labels.class_names or content.labels.task_names
-    several = f": {', '.join(names[:10])}{', ...' if len(names) > 10 else ''}" if names else ""
+    several = f": {', '.join(draw.short_names(names[:10]))}{', ...' if len(names) > 10 else ''}" if names else ""
     kinds = {"none": "none", "class": "classes", "target": "one number a graph", "tasks": "several tasks"}
     virtual = ", with virtual nodes" if spec.nodes.virtual_node else ""
     return [
@@ -162,7 +163,8 @@ def _training_figures(trained: list[TrainedModel]) -> list[_Figure]:
         if metrics["class_names"]:
             figures.append(_Figure(f"{name}: confusion", f"Of {on}.", draw.confusion(model)))
         elif metrics["kind"] == "regression" and not metrics["task_names"]:
-            figures.append(_Figure(f"{name}: predictions", f"Of {on}.", draw.predicted_targets(model)))
+            plot = draw.predicted_targets(model)
+            figures += [] if plot is None else [_Figure(f"{name}: predictions", f"Of {on}.", plot)]
     return figures
 
 

@@ -70,7 +70,8 @@ def decide_labels(tallies: Sequence[Mapping[str, Any]], task: str, where: str) -
     """Decide what the labels of a collection are.
 
     A graph has as many labels as most graphs have. If `task` is "auto", several labels are tasks, texts and whole
-    numbers are classes, and labels of a real type are targets.
+    numbers are classes, and labels of a real type are targets. A text and a number that read alike, such as "1" and 1,
+    are one class, as they are in text files.
 
     Parameters
     ----------
@@ -107,7 +108,8 @@ def decide_labels(tallies: Sequence[Mapping[str, Any]], task: str, where: str) -
         return LabelSchema(kind, task_names=tuple(f"task_{i}" for i in range(size))), ()
     if kind == "target":
         return LabelSchema(kind), ()
-    classes = sorted_labels(set().union(*(part["distinct"] for part in parts)))
+    distinct: set[Label] = set().union(*(part["distinct"] for part in parts))
+    classes = sorted_labels(each for each in distinct if isinstance(each, int) or _read_alike(each) not in distinct)
     return LabelSchema(kind, class_names=tuple(map(str, classes))), classes
 
 
@@ -139,10 +141,23 @@ def encode_labels(found: Labels, labels: LabelSchema, classes: Sequence[Label]) 
     if labels.kind == "target":
         # As a double, which Arrow does not make of a whole number that it would have to round.
         return float(label)
-    index = bisect_left(classes, label_order(label), key=label_order)
-    if index == len(classes) or classes[index] != label:
-        raise UnusableGraphError(f"the label {label!r} is none of the {len(classes)} classes that were found before")
-    return index
+    for each in (label, _read_alike(label)):
+        if each is not None:
+            index = bisect_left(classes, label_order(each), key=label_order)
+            if index < len(classes) and classes[index] == each:
+                return index
+    raise UnusableGraphError(f"the label {label!r} is none of the {len(classes)} classes that were found before")
+
+
+def _read_alike(label: Label) -> Label | None:
+    """Find the text that reads as a whole number does, or the other way round; None where there is none."""
+    if not isinstance(label, str):
+        return str(int(label)) if label == int(label) else None
+    try:
+        number = int(label)
+    except ValueError:
+        return None
+    return number if str(number) == label else None
 
 
 def _decide_kind(task: str, size: int, parts: Sequence[Mapping[str, Any]], where: str) -> LabelKind:

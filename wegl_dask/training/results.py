@@ -168,7 +168,7 @@ def read_results(run: Folder) -> list[dict[str, Any]]:
     Raises
     ------
     WeglError
-        If one is damaged.
+        If one is damaged, or of another model.
     """
     found = []
     for model in MODEL_NAMES:
@@ -177,9 +177,14 @@ def read_results(run: Folder) -> list[dict[str, Any]]:
         if content is None:
             continue
         try:
-            found.append(json.loads(content))
-        except ValueError as error:
+            metrics = json.loads(content)
+        except (ValueError, RecursionError) as error:
             raise WeglError(f"{run.location(name)} is damaged: {error}. Train the model again") from error
+        if not isinstance(metrics, dict) or metrics.get("model") != model:
+            raise WeglError(
+                f"{run.location(name)} is damaged: it does not hold the results of {model!r}. Train the model again"
+            )
+        found.append(metrics)
     return found
 
 
