@@ -7,12 +7,15 @@ import numpy as np
 import pytest
 
 from wegl_dask.cli import main
+from wegl_dask.errors import SourceError
 from wegl_dask.folders import Folder
 from wegl_dask.reproduce import tud
 from wegl_dask.reproduce.paper import PaperCell, paper_cell
 from wegl_dask.reproduce.plots import tud_plot
+from wegl_dask.reproduce.provenance import provenance
 from wegl_dask.reproduce.tables import SHORT, tud_table
 from wegl_dask.reproduce.tud_results import add_results
+from wegl_dask.version import NUMERICS_VERSION
 
 HOW = {"layers": [3, 4], "shortlisted": 2, "seed": 0, "date": "2026-11-28", "versions": {"numpy": "2"}}
 
@@ -188,6 +191,87 @@ def test_cells_of_several_commands_are_kept_together(tmp_path):
         "86.2 ± 9.5",
         "66.3 ± 6.5",
     ]
+
+
+def kept_cell(folder):
+    (found,) = json.loads(folder.read("tud.json"))["cells"]
+    return found
+
+
+def date_back(folder, name):
+    """Make the results of a folder those of an earlier day and another version."""
+    text = re.sub(r'"date": "[^"]*"', '"date": "2020-01-01"', folder.read(name).decode())
+    folder.write(name, re.sub(r'"scikit-learn": "[^"]*"', '"scikit-learn": "0.0.1"', text).encode())
+
+
+def test_a_nested_number_is_not_kept_beside_another_set_of_configurations(tmp_path):
+    pytest.importorskip("matplotlib")
+    folder = Folder(str(tmp_path))
+    add_results(folder, [cell([80.0, 84.0], None, nested=np.array([85.0, 86.0]))], tud.Plan(layers=[3]))
+    # The best configuration is as before, but it was chosen among more.
+    add_results(folder, [cell([80.0, 84.0], None, n_configurations=16)], tud.Plan(layers=[3, 6]))
+    assert kept_cell(folder)["nested"] is None
+    assert kept_cell(folder)["how"]["layers"] == [3, 6]
+
+
+@pytest.mark.parametrize("plan", [{"layers": [3, 5]}, {"layers": [3, 4], "seed": 1}])
+def test_a_nested_number_is_not_kept_beside_as_many_configurations_of_another_plan(plan, tmp_path):
+    pytest.importorskip("matplotlib")
+    folder = Folder(str(tmp_path))
+    add_results(folder, [cell([80.0, 84.0], None, nested=np.array([85.0, 86.0]))], tud.Plan(layers=[3, 4]))
+    add_results(folder, [cell([80.0, 84.0], None)], tud.Plan(**plan))
+    assert kept_cell(folder)["nested"] is None
+
+
+def test_a_cell_that_was_not_computed_anew_keeps_its_date_and_versions(tmp_path):
+    pytest.importorskip("matplotlib")
+    folder = Folder(str(tmp_path))
+    add_results(folder, [cell([80.0, 84.0], None)], tud.Plan())
+    date_back(folder, "tud.json")
+    before = folder.read("tud.json")
+    add_results(folder, [cell([80.0, 84.0], None)], tud.Plan())
+    assert folder.read("tud.json") == before
+    assert f"scikit-learn 0.0.1, wegl-dask numerics {NUMERICS_VERSION}; 2020-01-01.\n" in folder.read("tud.md").decode()
+
+
+def test_the_table_says_where_its_cells_differ_in_date_and_versions(tmp_path):
+    pytest.importorskip("matplotlib")
+    folder = Folder(str(tmp_path))
+    add_results(folder, [cell([80.0, 84.0], None)], tud.Plan(layers=[3]))
+    date_back(folder, "tud.json")
+    # Another cell; and then the first among more configurations, of which some were measured before.
+    add_results(folder, [cell([70.0, 72.0], None, model="mlp")], tud.Plan(layers=[3]))
+    now = provenance(["scikit-learn"])
+    line = f"scikit-learn 0.0.1 (2020-01-01) and {now['versions']['scikit-learn']} ({now['date']}), wegl-dask numerics"
+    assert line in folder.read("tud.md").decode()
+    add_results(folder, [cell([80.0, 84.0], None, n_configurations=16)], tud.Plan(layers=[3, 6]))
+    assert line in folder.read("tud.md").decode()
+    # Another best one is computed anew.
+    add_results(folder, [cell([81.0, 84.0], None)], tud.Plan(layers=[3, 6]))
+    assert "0.0.1" not in folder.read("tud.md").decode()
+
+
+@pytest.mark.parametrize(
+    ("content", "found"),
+    [("[]", "a JSON list"), ("{", "not JSON"), ('{"cells": [{"data_set": "MUTAG"}]}', "a row without pooling, model")],
+)
+def test_a_file_that_holds_no_results_is_named(content, found, tmp_path):
+    folder = Folder(str(tmp_path))
+    folder.write("tud.json", content.encode())
+    with pytest.raises(SourceError, match=f"tud.json: {found}"):
+        add_results(folder, [cell([80.0, 84.0], None)], tud.Plan())
+
+
+def test_results_of_the_repository_are_added_to(tmp_path):
+    pytest.importorskip("matplotlib")
+    folder = Folder(str(tmp_path))
+    path = Path(__file__).parents[2] / "jobs" / "paper" / "results" / "tud.json"
+    folder.write("tud.json", path.read_bytes())
+    earlier = json.loads(path.read_bytes())["cells"]
+    add_results(folder, [cell([80.0, 84.0], None, data_set="REDDIT-BINARY")], tud.Plan())
+    cells = json.loads(folder.read("tud.json"))["cells"]
+    assert cells[:-1] == earlier
+    assert len(rows_of(folder.read("tud.md").decode())) == len(earlier) + 1
 
 
 def test_the_command_goes_on_where_it_was(shared_data, tmp_path, capsys):

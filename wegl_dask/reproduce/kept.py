@@ -1,0 +1,62 @@
+"""Results of earlier commands, as their JSON files hold them."""
+
+import json
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from wegl_dask.errors import SourceError
+from wegl_dask.folders import Folder
+from wegl_dask.records import json_bytes
+
+
+def read_kept(folder: Folder, name: str) -> dict[str, Any]:
+    """Read the results that a folder holds; empty if there are none.
+
+    Raises
+    ------
+    SourceError
+        If the file is no JSON object.
+    """
+    content = folder.read_if_there(name)
+    if content is None:
+        return {}
+    try:
+        values = json.loads(content)
+    except ValueError as error:
+        raise not_results(folder, name, f"not JSON, {error}") from error
+    if not isinstance(values, dict):
+        raise not_results(folder, name, f"a JSON {type(values).__name__}, not an object")
+    return values
+
+
+def check_kept(folder: Folder, name: str, rows: Iterable[Any], needed: Sequence[str]) -> None:
+    """Check that rows of results are JSON objects with some keys.
+
+    Raises
+    ------
+    SourceError
+        If one is not, such as in a file that another version wrote.
+    """
+    for row in rows:
+        missing = [key for key in needed if not isinstance(row, dict) or key not in row]
+        if missing:
+            raise not_results(folder, name, f"a row without {', '.join(missing)}")
+
+
+def not_results(folder: Folder, name: str, found: str) -> SourceError:
+    """Say that a file holds no results that can be added to."""
+    return SourceError(
+        f"{folder.location(name)}: {found}, where the results of earlier commands are expected; move the file away and "
+        "run the command again, which computes no step anew"
+    )
+
+
+def as_kept(values: dict[str, Any]) -> dict[str, Any]:
+    """Render values as they will be read back, to compare them with what is kept."""
+    kept: dict[str, Any] = json.loads(json_bytes(values))
+    return kept
+
+
+def begins_with(longer: Sequence[Any], shorter: Sequence[Any]) -> bool:
+    """Whether a series is the beginning of another, or all of it."""
+    return list(longer[: len(shorter)]) == list(shorter)
