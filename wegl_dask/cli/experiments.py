@@ -95,6 +95,8 @@ def reference(
 ) -> None:
     """Measure how much the reference matters: k-means, a normal distribution and a barycenter, on ogbg-molhiv.
 
+    Rows that were measured earlier, of other kinds or with more seeds, stay in the table.
+
     \b
     Example:
       wegl-dask reproduce reference --data data/ogb -o runs/reference --seeds 20
