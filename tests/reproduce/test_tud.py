@@ -251,9 +251,20 @@ def test_the_table_says_where_its_cells_differ_in_date_and_versions(tmp_path):
     assert "0.0.1" not in folder.read("tud.md").decode()
 
 
+# As earlier versions wrote it.
+OLD = json.dumps(
+    {"cells": [{**cell([80.0], None).to_json(), "how": {"seed": 0, "date": "2026-11-28", "versions": {}}}]}
+)
+
+
 @pytest.mark.parametrize(
     ("content", "found"),
-    [("[]", "a JSON list"), ("{", "not JSON"), ('{"cells": [{"data_set": "MUTAG"}]}', "a row without pooling, model")],
+    [
+        ("[]", "a JSON list"),
+        ("{", "not JSON"),
+        ('{"cells": [{"data_set": "MUTAG"}]}', "a row without pooling, model"),
+        (OLD, "a row without how.layers, how.shortlisted"),
+    ],
 )
 def test_a_file_that_holds_no_results_is_named(content, found, tmp_path):
     folder = Folder(str(tmp_path))

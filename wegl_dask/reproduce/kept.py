@@ -29,8 +29,8 @@ def read_kept(folder: Folder, name: str) -> dict[str, Any]:
     return values
 
 
-def check_kept(folder: Folder, name: str, rows: Iterable[Any], needed: Sequence[str]) -> None:
-    """Check that rows of results are JSON objects with some keys.
+def check_kept(folder: Folder, name: str, rows: Iterable[Any], needed: Sequence[str], of_how: Sequence[str]) -> None:
+    """Check that rows of results are JSON objects with some keys, and ``how`` with others.
 
     Raises
     ------
@@ -38,9 +38,13 @@ def check_kept(folder: Folder, name: str, rows: Iterable[Any], needed: Sequence[
         If one is not, such as in a file that another version wrote.
     """
     for row in rows:
-        missing = [key for key in needed if not isinstance(row, dict) or key not in row]
+        missing = _missing(row, (*needed, "how")) or [f"how.{key}" for key in _missing(row["how"], of_how)]
         if missing:
             raise not_results(folder, name, f"a row without {', '.join(missing)}")
+
+
+def _missing(values: Any, needed: Sequence[str]) -> list[str]:
+    return [key for key in needed if not isinstance(values, dict) or key not in values]
 
 
 def not_results(folder: Folder, name: str, found: str) -> SourceError:

@@ -7,13 +7,13 @@ from wegl_dask.folders import Folder
 from wegl_dask.records import json_bytes
 from wegl_dask.reproduce.kept import as_kept, check_kept, read_kept
 from wegl_dask.reproduce.plots import tud_plot
-from wegl_dask.reproduce.provenance import of_same_numerics, provenance, with_earlier
+from wegl_dask.reproduce.provenance import PROVENANCE, of_same_numerics, provenance, with_earlier
 from wegl_dask.reproduce.tables import tud_table
 from wegl_dask.reproduce.tud import DATA_SETS, LARGE_DATA_SETS, METHODS, POOLINGS, Cell, Plan
 
 RESULTS, TABLE, PLOT = "tud.json", "tud.md", "tud.png"
 _NUMBERS = ("best", "held_out", "chosen", "n_configurations")
-_KEYS = ("data_set", "pooling", "model", "nested", *_NUMBERS, "how")
+_KEYS = ("data_set", "pooling", "model", "nested", *_NUMBERS)
 
 
 def add_results(folder: Folder, cells: Sequence[Cell], plan: Plan) -> None:
@@ -36,7 +36,7 @@ def add_results(folder: Folder, cells: Sequence[Cell], plan: Plan) -> None:
         If ``tud.json`` holds something else.
     """
     kept = read_kept(folder, RESULTS).get("cells", [])
-    check_kept(folder, RESULTS, kept, _KEYS)
+    check_kept(folder, RESULTS, kept, _KEYS, ("seed", "layers", "shortlisted", *PROVENANCE))
     results = {_key(values): values for values in kept}
     how = {
         "seed": plan.seed,
