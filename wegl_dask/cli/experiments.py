@@ -147,7 +147,7 @@ def sinkhorn(data: str, output: str, *, workers: int | None) -> None:
         with open_client(ClusterTable(workers=workers, dashboard_address=None)) as client:
             run_job(spec, client)
         rows = RunRows.open(run)
-        places = np.linspace(0, rows.n_rows - 1, job.N_GRAPHS).astype(np.int64)
+        places = np.unique(np.linspace(0, rows.n_rows - 1, job.N_GRAPHS).astype(np.int64))
         for found in job.compare_on_molecules(rows.points(places), rows.model.reference, ledger):
             molecules.append(found)
             write_results(folder, molecules, growth)
