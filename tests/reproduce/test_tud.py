@@ -156,9 +156,21 @@ def test_the_table_sets_our_best_cell_beside_the_papers_and_says_what_is_not_the
 def test_the_nested_number_has_a_column_where_it_was_computed():
     cells = [cell([80.0], None, nested=np.array([70.0])), cell([81.0], None, pooling="concat")]
     assert rows_of(tud_table(cells, [HOW] * 2)) == [
-        "| WEGL + RF | final |  | 80.0 ± 0.0 | 79.0 ± 0.0 | 70.0 ± 0.0 |  | layers = 3 |",
-        "| WEGL + RF | concat |  | 81.0 ± 0.0 | 80.0 ± 0.0 |  |  | layers = 3 |",
+        "| WEGL + RF | final |  | 80.0 | 79.0 | 70.0 |  | layers = 3 |",
+        "| WEGL + RF | concat |  | 81.0 | 80.0 |  |  | layers = 3 |",
     ]
+
+
+def test_cells_of_other_numbers_of_layers_are_told_apart():
+    cells = [
+        cell([80.0, 84.0], None),
+        cell([81.0, 82.0], None, pooling="concat"),
+        cell([70.0, 72.0], None, model="mlp"),
+    ]
+    lines = tud_table(cells, [HOW, HOW, {**HOW, "layers": [3]}]).splitlines()
+    assert "- RF, final; RF, concat: layers 3, 4; the whole grid with the best 2 of them." in lines
+    assert "- MLP, final: layers 3, with the whole grid." in lines
+    assert "Layers 3, with the whole grid." in tud_table(cells[:1], [{**HOW, "layers": [3]}]).splitlines()
 
 
 def test_the_plot_is_a_png():
