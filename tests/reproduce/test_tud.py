@@ -251,16 +251,30 @@ def test_the_table_says_where_its_cells_differ_in_date_and_versions(tmp_path):
     folder = Folder(str(tmp_path))
     add_results(folder, [cell([80.0, 84.0], None)], tud.Plan(layers=[3]))
     date_back(folder, "tud.json")
-    # Another cell; and then the first among more configurations, of which some were measured before.
     add_results(folder, [cell([70.0, 72.0], None, model="mlp")], tud.Plan(layers=[3]))
     now = provenance(["scikit-learn"])
     line = f"scikit-learn 0.0.1 (2020-01-01) and {now['versions']['scikit-learn']} ({now['date']}), wegl-dask numerics"
     assert line in folder.read("tud.md").decode()
-    add_results(folder, [cell([80.0, 84.0], None, n_configurations=16)], tud.Plan(layers=[3, 6]))
-    assert line in folder.read("tud.md").decode()
-    # Another best one is computed anew.
-    add_results(folder, [cell([81.0, 84.0], None)], tud.Plan(layers=[3, 6]))
-    assert "0.0.1" not in folder.read("tud.md").decode()
+
+
+@pytest.mark.parametrize(
+    ("plan", "best", "is_in_part_earlier"),
+    [
+        ({"layers": [3]}, [80.0, 83.0], True),  # among fewer configurations, of the same fits
+        ({"layers": [3, 4, 6]}, [80.0, 84.0], True),
+        ({"layers": [3, 4]}, [79.0, 84.0], False),  # the same plan has other numbers
+        ({"layers": [5]}, [79.0, 84.0], False),
+        ({"layers": [3], "seed": 1}, [79.0, 84.0], False),
+    ],
+)
+def test_a_cell_of_which_a_part_was_computed_earlier_has_both_dates(plan, best, is_in_part_earlier, tmp_path):
+    pytest.importorskip("matplotlib")
+    folder = Folder(str(tmp_path))
+    add_results(folder, [cell([80.0, 84.0], None)], tud.Plan(layers=[3, 4]))
+    date_back(folder, "tud.json")
+    add_results(folder, [cell(best, None)], tud.Plan(**plan))
+    assert ("0.0.1 (2020-01-01)" in folder.read("tud.md").decode()) == is_in_part_earlier
+    assert kept_cell(folder)["how"]["date"] == provenance([])["date"]
 
 
 # As earlier versions wrote it.

@@ -59,12 +59,14 @@ def _merged(values: dict[str, Any], kept: dict[str, Any]) -> dict[str, Any]:
     """Put a cell in place of an earlier one, of which stays what was not computed anew."""
     if not of_same_numerics(values["how"], kept["how"]):
         return values
-    is_same = all(values[key] == kept[key] for key in _NUMBERS) and _among(values) == _among(kept)
-    if is_same and values["nested"] in (None, kept["nested"]):
-        return kept
-    if values["how"]["seed"] == kept["how"]["seed"] and all(values[key] == kept[key] for key in ("chosen", "best")):
-        # The same configuration as before is the best, among others than before.
-        return {**values, "how": with_earlier(values["how"], kept["how"])}
+    how, kept_how = values["how"], kept["how"]
+    if _among(values) == _among(kept):
+        is_same = all(values[key] == kept[key] for key in _NUMBERS) and values["nested"] in (None, kept["nested"])
+        return kept if is_same else values
+    has_both = (values["nested"] is None) == (kept["nested"] is None)
+    if has_both and how["seed"] == kept_how["seed"] and set(how["layers"]) & set(kept_how["layers"]):
+        # With the numbers of layers that both have the fits are the earlier ones.
+        return {**values, "how": with_earlier(how, kept_how)}
     return values
 
 
