@@ -101,6 +101,24 @@ def test_of_a_large_data_set_a_smaller_grid_is_searched_and_only_if_it_is_named(
     assert plan.of("MUTAG").models == plan.models
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--poolings", "final,average"], "--poolings average,final: none of them is searched on COLLAB, only concat"),
+        (["--layers", "4"], "--layers 4: none of them is searched on COLLAB, only 3,5"),
+        (
+            ["--models", "mlp"],
+            "--models mlp: none of them is searched on COLLAB, only svm-linear,svm-rbf,random-forest",
+        ),
+    ],
+)
+def test_what_leaves_nothing_of_the_smaller_grid_is_refused(options, message, tmp_path, capsys):
+    with pytest.raises(SystemExit) as stop:
+        main(["reproduce", "tud", "--data", "x", "-o", str(tmp_path / "tud"), "--only", "MUTAG,COLLAB", *options])
+    assert stop.value.code == 2
+    assert message in capsys.readouterr().err
+
+
 class Answers:
     """Stands for a ledger: of every step it gives an accuracy that follows from the number of layers alone."""
 

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from wegl_dask.errors import JobFileError
 from wegl_dask.reading import Embeddings
 from wegl_dask.reproduce.embedding import DataSet
 from wegl_dask.reproduce.learners import table_learner
@@ -71,6 +72,11 @@ class Plan:
         Numbers of layers with which the whole grid is searched.
     seed : int
         Of folds and fits.
+
+    Raises
+    ------
+    JobFileError
+        If nothing is left of the smaller grid of a large data set.
     """
 
     data_sets: Sequence[str] = DATA_SETS
@@ -80,6 +86,20 @@ class Plan:
     nested: bool = False
     shortlisted: int = 2
     seed: int = 0
+
+    def __post_init__(self) -> None:
+        grid: tuple[tuple[str, Sequence[Any], Sequence[Any]], ...] = (
+            ("poolings", self.poolings, LARGE_POOLINGS),
+            ("layers", self.layers, LARGE_LAYERS),
+            ("models", self.models, LARGE_MODELS),
+        )
+        for name in set(self.data_sets) & set(LARGE_DATA_SETS):
+            for key, asked, known in grid:
+                if not set(asked) & set(known):
+                    found, allowed = (",".join(map(str, each)) for each in (asked, known))
+                    raise JobFileError(
+                        f"--{key} {found}: none of them is searched on {name}, only {allowed}; name one of these"
+                    )
 
     def of(self, name: str) -> "Plan":
         """Narrow the plan to one data set, and to the smaller grid if it is a large one."""
