@@ -132,6 +132,8 @@ def test_one_molecule_has_no_deviation_and_an_iteration_that_never_converged_no_
     assert "| 0.1 | 2.0 | 2.0 | 25.00% | 25.00% | 100.0% |" in text
     assert "| 0.01 | 3.0 ± 1.0 | 3.0 |  |  | 0.0% |" in text
     assert json.loads((tmp_path / "sinkhorn.json").read_text())["molecules"][1]["relative_error"] is None
+    write_results(Folder(str(tmp_path)), [never], [])
+    assert (tmp_path / "sinkhorn.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_what_was_not_measured_anew_keeps_its_date_and_versions(tmp_path):

@@ -295,6 +295,7 @@ def test_a_cell_of_which_a_part_was_computed_earlier_has_both_dates(plan, best, 
     assert kept_cell(folder)["how"]["date"] == provenance([])["date"]
 
 
+UNKNOWN = {**cell([80.0], None, data_set="NCI1").to_json(), "how": HOW}
 # As earlier versions wrote it.
 OLD = json.dumps(
     {"cells": [{**cell([80.0], None).to_json(), "how": {"seed": 0, "date": "2026-11-28", "versions": {}}}]}
@@ -307,6 +308,7 @@ OLD = json.dumps(
         ("[]", "a JSON list"),
         ("{", "not JSON"),
         ('{"cells": [{"data_set": "MUTAG"}]}', "a row without pooling, model"),
+        (json.dumps({"cells": [UNKNOWN]}), "a cell of NCI1, final, random-forest, which no table has"),
         (OLD, "a row without how.layers, how.shortlisted"),
     ],
 )

@@ -87,7 +87,14 @@ def sinkhorn_plot(molecules: Sequence[Molecules], growth: Sequence[Growth]) -> b
     left, right = figure.subplots(1, 2)
     for found, colour in zip(molecules, _COLOURS, strict=False):
         left.plot(found.ratio, found.error, ".", ms=3, c=colour, label=f"{found.regularization:g}")
-    left.set(xscale="log", yscale="log", xlabel="seconds over those of LP", ylabel="relative error of $W_2$")
+    # An axis without a finite value cannot be logarithmic.
+    has_errors = any(np.isfinite(found.error).any() for found in molecules) or not molecules
+    left.set(
+        xscale="log",
+        yscale="log" if has_errors else "linear",
+        xlabel="seconds over those of LP",
+        ylabel="relative error of $W_2$",
+    )
     left.axvline(1, c=BLUE, lw=1)
     left.set_title("ogbg-molhiv")
     for each in growth:

@@ -5,7 +5,7 @@ from typing import Any
 
 from wegl_dask.folders import Folder
 from wegl_dask.records import json_bytes
-from wegl_dask.reproduce.kept import as_kept, check_kept, read_kept
+from wegl_dask.reproduce.kept import as_kept, check_kept, not_results, read_kept
 from wegl_dask.reproduce.plots import tud_plot
 from wegl_dask.reproduce.provenance import PROVENANCE, of_same_numerics, provenance, with_earlier
 from wegl_dask.reproduce.tables import tud_table
@@ -38,6 +38,9 @@ def add_results(folder: Folder, cells: Sequence[Cell], plan: Plan) -> None:
     kept = read_kept(folder, RESULTS).get("cells", [])
     check_kept(folder, RESULTS, kept, _KEYS, ("seed", "layers", "shortlisted", *PROVENANCE))
     results = {_key(values): values for values in kept}
+    for name, pooling, model in results:
+        if name not in DATA_SETS + LARGE_DATA_SETS or pooling not in POOLINGS or model not in METHODS:
+            raise not_results(folder, RESULTS, f"a cell of {name}, {pooling}, {model}, which no table has")
     how = {
         "seed": plan.seed,
         "layers": list(plan.layers),
