@@ -307,6 +307,7 @@ OLD = json.dumps(
     [
         ("[]", "a JSON list"),
         ("{", "not JSON"),
+        ('{"cells": {}}', "'cells' is a JSON dict, not a list"),
         ('{"cells": [{"data_set": "MUTAG"}]}', "a row without pooling, model"),
         (json.dumps({"cells": [UNKNOWN]}), "a cell of NCI1, final, random-forest, which no table has"),
         (OLD, "a row without how.layers, how.shortlisted"),

@@ -1,12 +1,14 @@
 """Results of earlier commands, as their JSON files hold them."""
 
 import json
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, TypeVar
 
 from wegl_dask.errors import SourceError
 from wegl_dask.folders import Folder
 from wegl_dask.records import json_bytes
+
+Rows = TypeVar("Rows", list[Any], dict[str, Any])
 
 
 def read_kept(folder: Folder, name: str) -> dict[str, Any]:
@@ -27,6 +29,20 @@ def read_kept(folder: Folder, name: str) -> dict[str, Any]:
     if not isinstance(values, dict):
         raise not_results(folder, name, f"a JSON {type(values).__name__}, not an object")
     return values
+
+
+def kept_rows(folder: Folder, name: str, kept: Mapping[str, Any], key: str, kind: type[Rows]) -> Rows:
+    """Take the rows of results that are kept under a key, a list or an object; empty if there are none.
+
+    Raises
+    ------
+    SourceError
+        If it is something else.
+    """
+    rows = kept.get(key, kind())
+    if not isinstance(rows, kind):
+        raise not_results(folder, name, f"{key!r} is a JSON {type(rows).__name__}, not a {kind.__name__}")
+    return rows
 
 
 def check_kept(folder: Folder, name: str, rows: Iterable[Any], needed: Sequence[str], of_how: Sequence[str]) -> None:

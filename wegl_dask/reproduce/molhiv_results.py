@@ -9,7 +9,7 @@ import numpy as np
 from wegl_dask.folders import Folder
 from wegl_dask.records import json_bytes
 from wegl_dask.reproduce.figures import BLUE, GREY, GRID, RED, new_figure, png
-from wegl_dask.reproduce.kept import as_kept, begins_with, check_kept, read_kept
+from wegl_dask.reproduce.kept import as_kept, begins_with, check_kept, kept_rows, read_kept
 from wegl_dask.reproduce.molhiv import (
     DATA_SET,
     FEW_TREES,
@@ -54,7 +54,7 @@ def add_row(folder: Folder, row: Row, plan: Plan) -> None:
     SourceError
         If ``molhiv.json`` holds something else.
     """
-    results: dict[str, Any] = read_kept(folder, RESULTS).get("rows", {})
+    results = kept_rows(folder, RESULTS, read_kept(folder, RESULTS), "rows", dict)
     check_kept(folder, RESULTS, results.values(), [each.name for each in fields(Row)], ("time_budget", *PROVENANCE))
     packages = ["numpy", "scikit-learn"] + ["flaml", "lightgbm"] * (row.method == "automl")
     series = {name: np.round(getattr(row, name), 4).tolist() for name in _SERIES}

@@ -8,7 +8,7 @@ import numpy as np
 from wegl_dask.folders import Folder
 from wegl_dask.records import json_bytes
 from wegl_dask.reproduce.figures import BLUE, GRID, new_figure, png
-from wegl_dask.reproduce.kept import begins_with, check_kept, read_kept
+from wegl_dask.reproduce.kept import begins_with, check_kept, kept_rows, read_kept
 from wegl_dask.reproduce.provenance import PROVENANCE, of_same_numerics, provenance, provenance_line, with_earlier
 from wegl_dask.reproduce.reference import FOREST, KINDS, LAYERS, POOLING, WIDTH, Areas, Values, p_value
 
@@ -34,7 +34,7 @@ def write_results(folder: Folder, found: Mapping[str, Areas]) -> None:
         If ``reference.json`` holds something else.
     """
     kept = read_kept(folder, RESULTS)
-    rows: dict[str, Any] = kept.get("kinds", {})
+    rows = kept_rows(folder, RESULTS, kept, "kinds", dict)
     if "how" in kept:  # of all kinds together, as an earlier version wrote it
         rows = {kind: {**values, "how": kept["how"]} for kind, values in rows.items()}
     check_kept(folder, RESULTS, rows.values(), _PARTS, PROVENANCE)

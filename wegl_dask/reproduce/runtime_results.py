@@ -7,7 +7,7 @@ from typing import Any
 from wegl_dask.folders import Folder
 from wegl_dask.records import json_bytes
 from wegl_dask.reproduce.figures import BLUE, GREEN, GRID, RED, new_figure, png
-from wegl_dask.reproduce.kept import as_kept, check_kept, read_kept
+from wegl_dask.reproduce.kept import as_kept, check_kept, kept_rows, read_kept
 from wegl_dask.reproduce.provenance import provenance, provenance_line
 from wegl_dask.reproduce.runtime import DATA_SETS, LONGEST, METHODS, PART, Measured
 from wegl_dask.reproduce.runtime_methods import (
@@ -40,7 +40,7 @@ def add_measured(folder: Folder, found: Measured) -> None:
     SourceError
         If ``runtime.json`` holds something else.
     """
-    kept = read_kept(folder, RESULTS).get("data_sets", {})
+    kept = kept_rows(folder, RESULTS, read_kept(folder, RESULTS), "data_sets", dict)
     check_kept(folder, RESULTS, kept.values(), [each.name for each in fields(Measured)], ())
     results: dict[str, Any] = {name: _by_method(values) for name, values in kept.items()}
     values = as_kept({**vars(found), "timings": {name: vars(timing) for name, timing in found.timings.items()}})

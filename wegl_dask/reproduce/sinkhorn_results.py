@@ -8,7 +8,7 @@ import numpy as np
 from wegl_dask.folders import Folder
 from wegl_dask.records import json_bytes
 from wegl_dask.reproduce.figures import BLUE, GRID, new_figure, png
-from wegl_dask.reproduce.kept import as_kept, begins_with, check_kept, read_kept
+from wegl_dask.reproduce.kept import as_kept, begins_with, check_kept, kept_rows, read_kept
 from wegl_dask.reproduce.provenance import PROVENANCE, of_same_numerics, provenance, provenance_line, with_earlier
 from wegl_dask.reproduce.sinkhorn import LONGEST, SEED, SIZES, FloatMatrix, Growth, Molecules, crossing
 
@@ -62,7 +62,7 @@ def _summary(found: Molecules) -> dict[str, Any]:
 
 def _by_regularization(folder: Folder, kept: Mapping[str, Any], part: str) -> dict[float | None, dict[str, Any]]:
     """Read the rows of a part of earlier results."""
-    rows: list[dict[str, Any]] = kept.get(part, [])
+    rows = kept_rows(folder, RESULTS, kept, part, list)
     if "how" in kept:  # of all rows together, as an earlier version wrote it
         rows = [{**row, "how": kept["how"]} for row in rows]
     check_kept(folder, RESULTS, rows, ["regularization"], PROVENANCE)

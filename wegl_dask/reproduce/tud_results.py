@@ -5,7 +5,7 @@ from typing import Any
 
 from wegl_dask.folders import Folder
 from wegl_dask.records import json_bytes
-from wegl_dask.reproduce.kept import as_kept, check_kept, not_results, read_kept
+from wegl_dask.reproduce.kept import as_kept, check_kept, kept_rows, not_results, read_kept
 from wegl_dask.reproduce.plots import tud_plot
 from wegl_dask.reproduce.provenance import PROVENANCE, of_same_numerics, provenance, with_earlier
 from wegl_dask.reproduce.tables import tud_table
@@ -35,7 +35,7 @@ def add_results(folder: Folder, cells: Sequence[Cell], plan: Plan) -> None:
     SourceError
         If ``tud.json`` holds something else.
     """
-    kept = read_kept(folder, RESULTS).get("cells", [])
+    kept = kept_rows(folder, RESULTS, read_kept(folder, RESULTS), "cells", list)
     check_kept(folder, RESULTS, kept, _KEYS, ("seed", "layers", "shortlisted", *PROVENANCE))
     results = {_key(values): values for values in kept}
     for name, pooling, model in results:
