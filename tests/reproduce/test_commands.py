@@ -8,7 +8,7 @@ from wegl_dask.cli import main
 from wegl_dask.errors import WeglError
 from wegl_dask.folders import Folder
 from wegl_dask.locks import locked
-from wegl_dask.reproduce.kept import require_readable
+from wegl_dask.reproduce.damage import require_readable
 
 COMMANDS = ("tud", "molhiv", "reference", "sinkhorn", "runtime")
 
@@ -112,7 +112,7 @@ MEASURED = {
     "mean_nodes": 17.9,
     "mean_edges": 19.8,
     "timings": {"wegl": {"training": 1.0, "inference": 0.1, "measured": 1.0}},
-    "how": HOW,
+    "how": {"wegl": HOW},
 }
 WHOLE = {
     "tud.json": {"cells": [CELL]},

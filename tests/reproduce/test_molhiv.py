@@ -1,4 +1,6 @@
 import json
+import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -189,6 +191,119 @@ def test_rows_are_kept_with_those_of_earlier_commands(tmp_path):
     assert {name: each["test"] for name, each in kept.items()} == {"wegl": [70.0], "virtual-node": [78.0]}
     assert "| 78.0 (one seed) |" in folder.read("molhiv.md").decode()
     assert folder.read("molhiv.png").startswith(b"\x89PNG")
+
+
+def kept_row(folder):
+    (found,) = json.loads(folder.read("molhiv.json"))["rows"].values()
+    return found
+
+
+def date_back(folder):
+    text = re.sub(r'"date": "[^"]*"', '"date": "2020-01-01"', folder.read("molhiv.json").decode())
+    folder.write("molhiv.json", re.sub(r'"numpy": "[^"]*"', '"numpy": "0.1"', text).encode())
+
+
+def seeds(n_seeds, n_embedding_seeds, **values):
+    """Make a row of some seeds of the classifier and of the embedding."""
+    test, of_embedding = 76.0 + np.arange(n_seeds), 76.0 + np.arange(n_embedding_seeds)
+    parts = {"valid": test + 1, "embedding_valid": of_embedding + 1, "embedding_test": of_embedding}
+    together = {"valid": 80.0 + n_embedding_seeds, "test": 79.0} if n_embedding_seeds else {}
+    return row(test, **{**parts, "together": together, **values})
+
+
+def test_seeds_of_the_same_settings_stay_when_fewer_are_asked_for(tmp_path):
+    pytest.importorskip("matplotlib")
+    folder = Folder(str(tmp_path))
+    add_row(folder, seeds(3, 2), PLAN)
+    date_back(folder)
+    before = folder.read("molhiv.json")
+    add_row(folder, seeds(1, 0), PLAN)
+    add_row(folder, seeds(3, 2), PLAN)
+    assert folder.read("molhiv.json") == before
+    assert folder.read("molhiv.md").decode().endswith("; 2020-01-01.\n")
+    # More of one kind and fewer of the other.
+    add_row(folder, seeds(1, 4), PLAN)
+    found = kept_row(folder)
+    assert (found["test"], found["embedding_test"]) == ([76.0, 77.0, 78.0], [76.0, 77.0, 78.0, 79.0])
+    assert found["together"]["valid"] == 84.0
+    assert "numpy 0.1 (2020-01-01) and " in folder.read("molhiv.md").decode()
+
+
+def test_a_row_of_another_setting_or_of_other_numbers_takes_the_place_of_the_earlier_one(tmp_path):
+    pytest.importorskip("matplotlib")
+    folder = Folder(str(tmp_path))
+    for changed in (
+        seeds(1, 0, setting={"layers": 3, "pooling": "final", "width": 300}),
+        seeds(1, 0, candidate={"min_samples_leaf": 1, "n_estimators": 200}),
+        seeds(1, 0, valid=np.array([50.0])),
+    ):
+        add_row(folder, seeds(3, 2), PLAN)
+        add_row(folder, changed, PLAN)
+        assert (kept_row(folder)["test"], kept_row(folder)["embedding_test"]) == ([76.0], [])
+
+
+def test_searches_of_another_length_are_not_those_of_the_same_settings(tmp_path):
+    pytest.importorskip("matplotlib")
+    folder = Folder(str(tmp_path))
+    add_row(folder, seeds(3, 0, method="automl", candidate={}), molhiv.Plan(time_budget=60.0))
+    add_row(folder, seeds(1, 0, method="automl", candidate={}), molhiv.Plan(time_budget=5.0))
+    assert kept_row(folder)["test"] == [76.0]
+
+
+def test_settings_that_an_earlier_choice_was_made_among_stay(tmp_path):
+    pytest.importorskip("matplotlib")
+    folder = Folder(str(tmp_path))
+    add_row(folder, seeds(1, 0), PLAN)
+    add_row(folder, seeds(1, 0, screened={"final-4-300": 82.0}), PLAN)
+    assert kept_row(folder)["screened"] == {"final-3-300": 79.46, "final-4-300": 82.0}
+
+
+@pytest.mark.parametrize(
+    ("screened", "text"),
+    [
+        (["concat-3-100"], "Of the 54 settings of the paper's grid concat-3-100 alone was looked at."),
+        (
+            ["average-3-100", "average-8-100"],
+            "Only the number of layers, with average pooling and width 100. So 2 of the 54 settings",
+        ),
+        (
+            ["concat-3-300", "average-3-300"],
+            "Only the pooling, with 3 layers and width 300. So 2 of the 54 settings",
+        ),
+        (["concat-3-300", "concat-3-500"], "Only the width. So 2 of the 54 settings"),
+        (
+            ["concat-3-100", "concat-4-100", "concat-5-100", "average-4-100", "average-3-100", "average-4-500"],
+            (
+                "First the number of layers, with concat pooling and width 100; then the pooling, with the two best "
+                "numbers of layers and width 100; then the width, with the best of these. So 6 of the 54 settings"
+            ),
+        ),
+    ],
+)
+def test_how_the_choice_was_narrowed_follows_from_what_was_screened(screened, text):
+    how = {**provenance(["numpy"]), "time_budget": None}
+    assert text in molhiv_table([row([76.0], screened=dict.fromkeys(screened, 80.0))], [how])
+
+
+def test_rows_whose_choice_was_narrowed_in_other_ways_are_told_apart():
+    how = {**provenance(["numpy"]), "time_budget": None}
+    text = molhiv_table([row([76.0], method="wegl", screened={"concat-3-100": 80.0}), row([76.0])], [how] * 2)
+    assert "WEGL + RF: Of the 54 settings of the paper's grid concat-3-100 alone was looked at." in text
+    assert "WEGL + virtual node + RF: Only the number of layers, with final pooling and width 300." in text
+
+
+def test_results_of_the_repository_are_added_to(tmp_path):
+    pytest.importorskip("matplotlib")
+    folder = Folder(str(tmp_path))
+    path = Path(__file__).parents[2] / "jobs" / "paper" / "results" / "molhiv.json"
+    folder.write("molhiv.json", path.read_bytes())
+    add_row(folder, row([70.0]), PLAN)
+    earlier, kept = (json.loads(content)["rows"] for content in (path.read_bytes(), folder.read("molhiv.json")))
+    assert kept.pop("virtual-node")["test"] == [70.0]
+    del earlier["virtual-node"]
+    assert kept == earlier
+    table = folder.read("molhiv.md").decode()
+    assert "First the number of layers, with final pooling and width 300; then the pooling" in table
 
 
 def test_the_plot_is_a_png():

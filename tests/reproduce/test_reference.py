@@ -1,4 +1,6 @@
 import json
+import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -87,15 +89,70 @@ def test_the_table_has_a_row_a_kind():
         "kmeans": Areas("kmeans", np.array([80.0, 82.0]), np.array([78.0, 79.0])),
         "normal": Areas("normal", np.array([80.0]), np.array([77.0])),
     }
-    lines = reference_table(found, provenance(["numpy"])).splitlines()
+    lines = reference_table(found, [provenance(["numpy"])] * 2).splitlines()
     assert "| kmeans | 2 | 81.00 ± 1.00 | 78.50 ± 0.50 |  |" in lines
-    assert "| normal | 1 | 80.00 ± 0.00 | 77.00 ± 0.00 |  |" in lines
+    assert "| normal | 1 | 80.00 | 77.00 |  |" in lines
+
+
+def areas(kind, *test):
+    return {kind: Areas(kind, np.array(test) + 2, np.array(test))}
+
+
+def kept_kinds(folder):
+    return json.loads(folder.read("reference.json"))["kinds"]
+
+
+def date_back(folder):
+    text = re.sub(r'"date": "[^"]*"', '"date": "2020-01-01"', folder.read("reference.json").decode())
+    folder.write("reference.json", re.sub(r'"numpy": "[^"]*"', '"numpy": "0.1"', text).encode())
 
 
 def test_results_are_written_as_table_plot_and_json(tmp_path):
     pytest.importorskip("matplotlib")
-    write_results(Folder(str(tmp_path)), {"kmeans": Areas("kmeans", np.array([80.0]), np.array([78.0]))})
-    assert json.loads((tmp_path / "reference.json").read_text())["kinds"] == {
-        "kmeans": {"valid": [80.0], "test": [78.0]}
-    }
+    write_results(Folder(str(tmp_path)), areas("kmeans", 78.0))
+    kept = json.loads((tmp_path / "reference.json").read_text())["kinds"]["kmeans"]
+    assert (kept["valid"], kept["test"]) == ([80.0], [78.0])
     assert (tmp_path / "reference.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_rows_of_other_kinds_and_of_more_seeds_are_kept(tmp_path):
+    pytest.importorskip("matplotlib")
+    folder = Folder(str(tmp_path))
+    write_results(folder, {**areas("barycenter", 70.0), **areas("kmeans", 78.0, 79.0), **areas("normal", 76.0, 77.0)})
+    write_results(folder, areas("normal", 76.0))
+    assert {kind: values["test"] for kind, values in kept_kinds(folder).items()} == {
+        "kmeans": [78.0, 79.0],
+        "normal": [76.0, 77.0],
+        "barycenter": [70.0],
+    }
+    assert "| normal | 2 | 78.50 ± 0.50 | 76.50 ± 0.50 |" in folder.read("reference.md").decode()
+    # A seed that gives another number was measured anew.
+    write_results(folder, areas("normal", 75.0))
+    assert kept_kinds(folder)["normal"]["test"] == [75.0]
+
+
+def test_areas_that_were_not_measured_anew_keep_their_date_and_versions(tmp_path):
+    pytest.importorskip("matplotlib")
+    folder = Folder(str(tmp_path))
+    write_results(folder, areas("kmeans", 78.0))
+    date_back(folder)
+    write_results(folder, areas("kmeans", 78.0))
+    assert folder.read("reference.md").decode().endswith("; 2020-01-01.\n")
+    write_results(folder, areas("kmeans", 78.0, 79.0))
+    now = provenance(["numpy"])
+    text = folder.read("reference.md").decode()
+    assert f"numpy 0.1 (2020-01-01) and {now['versions']['numpy']} ({now['date']})" in text
+    # Once more, and the two dates stay.
+    write_results(folder, areas("kmeans", 78.0, 79.0))
+    assert folder.read("reference.md").decode() == text
+
+
+def test_results_of_the_repository_are_added_to(tmp_path):
+    pytest.importorskip("matplotlib")
+    folder = Folder(str(tmp_path))
+    path = Path(__file__).parents[2] / "jobs" / "paper" / "results" / "reference.json"
+    folder.write("reference.json", path.read_bytes())
+    write_results(folder, areas("barycenter", 70.0))
+    earlier, kept = json.loads(path.read_bytes()), kept_kinds(folder)
+    assert kept["kmeans"] == {**earlier["kinds"]["kmeans"], "how": earlier["how"]}
+    assert kept["barycenter"]["test"] == [70.0]

@@ -1,4 +1,6 @@
 import json
+import re
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -8,6 +10,7 @@ from wegl_dask.cli import main
 from wegl_dask.folders import Folder
 from wegl_dask.reproduce import runtime, runtime_methods
 from wegl_dask.reproduce.ledger import Ledger
+from wegl_dask.reproduce.provenance import provenance
 from wegl_dask.reproduce.runtime import Measured, measure
 from wegl_dask.reproduce.runtime_methods import Timing, time_gin, time_wwl
 from wegl_dask.reproduce.runtime_results import add_measured
@@ -114,6 +117,49 @@ def test_results_are_added_to_those_of_earlier_commands(tmp_path):
     assert "Not measured: IMDB-BINARY, PROTEINS, NCI1." in lines
     assert set(json.loads((tmp_path / "runtime.json").read_text())["data_sets"]) == {"MUTAG", "PTC_MR"}
     assert (tmp_path / "runtime.png").read_bytes().startswith(b"\x89PNG")
+
+
+def kept_sets(folder):
+    return json.loads(folder.read("runtime.json"))["data_sets"]
+
+
+def test_timings_that_were_not_measured_anew_keep_their_date_and_versions(tmp_path):
+    pytest.importorskip("matplotlib")
+    pytest.importorskip("wwl")
+    folder = Folder(str(tmp_path))
+    wegl = Timing(0.125, 0.001, 1.0)
+    add_measured(folder, measured("MUTAG", wegl=wegl))
+    text = re.sub(r'"date": "[^"]*"', '"date": "2020-01-01"', folder.read("runtime.json").decode())
+    folder.write("runtime.json", re.sub(r'"POT": "[^"]*"', '"POT": "0.1"', text).encode())
+    add_measured(folder, measured("MUTAG", wegl=wegl))
+    assert folder.read("runtime.md").decode().endswith("; 2020-01-01.\n")
+    add_measured(folder, measured("MUTAG", wegl=wegl, wwl=Timing(5.0, 0.5, 1.0)))
+    how = kept_sets(folder)["MUTAG"]["how"]
+    now = provenance(["POT"])
+    assert (how["wegl"]["date"], how["wwl"]["date"]) == ("2020-01-01", now["date"])
+    assert f"POT 0.1 (2020-01-01) and {now['versions']['POT']} ({now['date']})" in folder.read("runtime.md").decode()
+
+
+def test_timings_of_other_graphs_are_not_kept(tmp_path):
+    pytest.importorskip("matplotlib")
+    folder = Folder(str(tmp_path))
+    add_measured(folder, measured("MUTAG", wegl=Timing(0.125, 0.001, 1.0)))
+    add_measured(folder, Measured("MUTAG", 50, 17.5, 19.25, {"gin": Timing(1.0, 0.5, 1.0)}))
+    assert list(kept_sets(folder)["MUTAG"]["timings"]) == ["gin"]
+
+
+def test_results_of_the_repository_are_added_to(tmp_path):
+    pytest.importorskip("matplotlib")
+    folder = Folder(str(tmp_path))
+    path = Path(__file__).parents[2] / "jobs" / "paper" / "results" / "runtime.json"
+    folder.write("runtime.json", path.read_bytes())
+    earlier = json.loads(path.read_bytes())["data_sets"]
+    mutag = earlier["MUTAG"]
+    add_measured(folder, Measured("NCI1", 100, 17.5, 19.25, {"wegl": Timing(1.0, 0.5, 1.0)}))
+    kept = kept_sets(folder)
+    assert kept["MUTAG"] == {**mutag, "how": dict.fromkeys(mutag["timings"], mutag["how"])}
+    assert list(kept) == [*earlier, "NCI1"]
+    assert "| MUTAG | 188 | 17.9 | 19.8 | 0.165 | 1.76 | 15.4 |" in folder.read("runtime.md").decode()
 
 
 @pytest.mark.slow

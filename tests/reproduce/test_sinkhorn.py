@@ -1,4 +1,6 @@
 import json
+import re
+from pathlib import Path
 
 import numpy as np
 import ot
@@ -7,6 +9,7 @@ import pytest
 from wegl_dask.folders import Folder
 from wegl_dask.reproduce import sinkhorn
 from wegl_dask.reproduce.ledger import Ledger
+from wegl_dask.reproduce.provenance import provenance
 from wegl_dask.reproduce.sinkhorn import Growth, Molecules, compare_on_molecules, crossing, measure_growth
 from wegl_dask.reproduce.sinkhorn_results import write_results
 from wegl_dask.transport import WeightedPoints, exact_plan
@@ -24,7 +27,7 @@ def graphs():
 
 
 def growth(regularization, sizes, seconds):
-    return Growth(regularization, sizes, seconds, (True,) * len(sizes))
+    return Growth(regularization, sizes, seconds, (True,) * len(sizes), 6400)
 
 
 def test_the_error_is_that_of_w2_against_the_linear_program(graphs, ledger):
@@ -57,6 +60,13 @@ def test_sizes_that_would_take_too_long_are_left_out(ledger, monkeypatch):
         np.random.default_rng(0).standard_normal((40, 3)), ledger, sizes=(5, 20), data="of the graphs"
     )
     assert first.sizes == (5,)
+
+
+def test_of_few_points_there_are_as_many_on_either_side_as_there_are(ledger):
+    pool = np.random.default_rng(0).standard_normal((31, 3))
+    found = list(measure_growth(pool, ledger, sizes=(5, 20, 40), data="of 31 points"))
+    assert all((each.sizes, each.n_points) == ((5, 15), 31) for each in found)
+    assert list(measure_growth(pool[:1], ledger, sizes=(5,))) == []
 
 
 def test_what_was_measured_is_not_measured_again(ledger, monkeypatch):
@@ -122,4 +132,57 @@ def test_the_table_names_the_crossing_and_what_was_not_measured(tmp_path):
 def test_tables_are_written_when_a_part_is_done(tmp_path):
     pytest.importorskip("matplotlib")
     write_results(Folder(str(tmp_path)), [], [])
-    assert "not measured yet" in (tmp_path / "sinkhorn.md").read_text()
+    assert "number of points is not measured yet" in (tmp_path / "sinkhorn.md").read_text()
+
+
+def test_the_table_says_where_there_are_few_points(tmp_path):
+    pytest.importorskip("matplotlib")
+    few = [Growth(None, (25, 60), (1.0, 2.0), (True, True), 121)]
+    write_results(Folder(str(tmp_path)), [], few)
+    text = (tmp_path / "sinkhorn.md").read_text()
+    assert "There are 121 distinct points, so that no more than 60 are on either side." in text
+    write_results(Folder(str(tmp_path)), [], [growth(None, (25,), (1.0,))])
+    assert "distinct points, so" not in (tmp_path / "sinkhorn.md").read_text()
+
+
+def test_one_molecule_has_no_deviation_and_an_iteration_that_never_converged_no_error(tmp_path):
+    pytest.importorskip("matplotlib")
+    never = Molecules(0.01, np.array([2.0, 4.0]), np.array([np.nan, np.nan]))
+    write_results(Folder(str(tmp_path)), [Molecules(0.1, np.array([2.0]), np.array([0.25])), never], [])
+    text = (tmp_path / "sinkhorn.md").read_text()
+    assert "| 0.1 | 2.0 | 2.0 | 25.00% | 25.00% | 100.0% |" in text
+    assert "| 0.01 | 3.0 ± 1.0 | 3.0 |  |  | 0.0% |" in text
+    assert json.loads((tmp_path / "sinkhorn.json").read_text())["molecules"][1]["relative_error"] is None
+    write_results(Folder(str(tmp_path)), [never], [])
+    assert (tmp_path / "sinkhorn.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_what_was_not_measured_anew_keeps_its_date_and_versions(tmp_path):
+    pytest.importorskip("matplotlib")
+    folder = Folder(str(tmp_path))
+    molecules = [Molecules(0.1, np.array([2.0, 4.0, 9.0]), np.array([0.1, 0.3, np.nan]))]
+    series = [growth(None, (10,), (1.0,)), growth(0.1, (10,), (10.0,))]
+    write_results(folder, molecules, series)
+    text = re.sub(r'"date": "[^"]*"', '"date": "2020-01-01"', folder.read("sinkhorn.json").decode())
+    folder.write("sinkhorn.json", re.sub(r'"POT": "[^"]*"', '"POT": "0.1"', text).encode())
+    # As the command hands on what there is, one after another.
+    write_results(folder, molecules, [])
+    write_results(folder, molecules, series[:1])
+    write_results(folder, molecules, series)
+    assert folder.read("sinkhorn.md").decode().endswith("; 2020-01-01.\n")
+    write_results(folder, molecules, [series[0], growth(0.1, (10, 20), (10.0, 20.0))])
+    now = provenance(["POT"])
+    assert f"POT 0.1 (2020-01-01) and {now['versions']['POT']} ({now['date']})" in folder.read("sinkhorn.md").decode()
+
+
+def test_results_of_the_repository_are_read(tmp_path):
+    pytest.importorskip("matplotlib")
+    folder = Folder(str(tmp_path))
+    path = Path(__file__).parents[2] / "jobs" / "paper" / "results" / "sinkhorn.json"
+    folder.write("sinkhorn.json", path.read_bytes())
+    earlier = json.loads(path.read_bytes())
+    write_results(folder, [], [growth(None, (10,), (1.0,))])
+    kept = json.loads(folder.read("sinkhorn.json"))
+    assert kept["molecules"] == [{**row, "how": earlier["how"]} for row in earlier["molecules"]]
+    assert kept["growth"][0]["seconds"] == [1.0]
+    assert len(kept["growth"]) == len(earlier["growth"])

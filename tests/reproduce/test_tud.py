@@ -8,12 +8,15 @@ import numpy as np
 import pytest
 
 from wegl_dask.cli import main
+from wegl_dask.errors import SourceError
 from wegl_dask.folders import Folder
 from wegl_dask.reproduce import tud
 from wegl_dask.reproduce.paper import PaperCell, paper_cell
 from wegl_dask.reproduce.plots import tud_plot
+from wegl_dask.reproduce.provenance import provenance
 from wegl_dask.reproduce.tables import SHORT, tud_table
 from wegl_dask.reproduce.tud_results import add_results
+from wegl_dask.version import NUMERICS_VERSION
 
 HOW = {"layers": [3, 4], "shortlisted": 2, "seed": 0, "date": "2026-11-28", "versions": {"numpy": "2"}}
 
@@ -169,9 +172,21 @@ def test_the_table_sets_our_best_cell_beside_the_papers_and_says_what_is_not_the
 def test_the_nested_number_has_a_column_where_it_was_computed():
     cells = [cell([80.0], None, nested=np.array([70.0])), cell([81.0], None, pooling="concat")]
     assert rows_of(tud_table(cells, [HOW] * 2)) == [
-        "| WEGL + RF | final |  | 80.0 ± 0.0 | 79.0 ± 0.0 | 70.0 ± 0.0 |  | layers = 3 |",
-        "| WEGL + RF | concat |  | 81.0 ± 0.0 | 80.0 ± 0.0 |  |  | layers = 3 |",
+        "| WEGL + RF | final |  | 80.0 | 79.0 | 70.0 |  | layers = 3 |",
+        "| WEGL + RF | concat |  | 81.0 | 80.0 |  |  | layers = 3 |",
     ]
+
+
+def test_cells_of_other_numbers_of_layers_are_told_apart():
+    cells = [
+        cell([80.0, 84.0], None),
+        cell([81.0, 82.0], None, pooling="concat"),
+        cell([70.0, 72.0], None, model="mlp"),
+    ]
+    lines = tud_table(cells, [HOW, HOW, {**HOW, "layers": [3]}]).splitlines()
+    assert "- RF, final; RF, concat: layers 3, 4; the whole grid with the best 2 of them." in lines
+    assert "- MLP, final: layers 3, with the whole grid." in lines
+    assert "Layers 3, with the whole grid." in tud_table(cells[:1], [{**HOW, "layers": [3]}]).splitlines()
 
 
 def test_the_plot_is_a_png():
@@ -204,6 +219,115 @@ def test_cells_of_several_commands_are_kept_together(tmp_path):
         "86.2 ± 9.5",
         "66.3 ± 6.5",
     ]
+
+
+def kept_cell(folder):
+    (found,) = json.loads(folder.read("tud.json"))["cells"]
+    return found
+
+
+def date_back(folder, name):
+    """Make the results of a folder those of an earlier day and another version."""
+    text = re.sub(r'"date": "[^"]*"', '"date": "2020-01-01"', folder.read(name).decode())
+    folder.write(name, re.sub(r'"scikit-learn": "[^"]*"', '"scikit-learn": "0.0.1"', text).encode())
+
+
+def test_a_nested_number_is_not_kept_beside_another_set_of_configurations(tmp_path):
+    pytest.importorskip("matplotlib")
+    folder = Folder(str(tmp_path))
+    add_results(folder, [cell([80.0, 84.0], None, nested=np.array([85.0, 86.0]))], tud.Plan(layers=[3]))
+    # The best configuration is as before, but it was chosen among more.
+    add_results(folder, [cell([80.0, 84.0], None, n_configurations=16)], tud.Plan(layers=[3, 6]))
+    assert kept_cell(folder)["nested"] is None
+    assert kept_cell(folder)["how"]["layers"] == [3, 6]
+
+
+@pytest.mark.parametrize("plan", [{"layers": [3, 5]}, {"layers": [3, 4], "seed": 1}])
+def test_a_nested_number_is_not_kept_beside_as_many_configurations_of_another_plan(plan, tmp_path):
+    pytest.importorskip("matplotlib")
+    folder = Folder(str(tmp_path))
+    add_results(folder, [cell([80.0, 84.0], None, nested=np.array([85.0, 86.0]))], tud.Plan(layers=[3, 4]))
+    add_results(folder, [cell([80.0, 84.0], None)], tud.Plan(**plan))
+    assert kept_cell(folder)["nested"] is None
+
+
+def test_a_cell_that_was_not_computed_anew_keeps_its_date_and_versions(tmp_path):
+    pytest.importorskip("matplotlib")
+    folder = Folder(str(tmp_path))
+    add_results(folder, [cell([80.0, 84.0], None)], tud.Plan())
+    date_back(folder, "tud.json")
+    before = folder.read("tud.json")
+    add_results(folder, [cell([80.0, 84.0], None)], tud.Plan())
+    assert folder.read("tud.json") == before
+    assert f"scikit-learn 0.0.1, wegl-dask numerics {NUMERICS_VERSION}; 2020-01-01.\n" in folder.read("tud.md").decode()
+
+
+def test_the_table_says_where_its_cells_differ_in_date_and_versions(tmp_path):
+    pytest.importorskip("matplotlib")
+    folder = Folder(str(tmp_path))
+    add_results(folder, [cell([80.0, 84.0], None)], tud.Plan(layers=[3]))
+    date_back(folder, "tud.json")
+    add_results(folder, [cell([70.0, 72.0], None, model="mlp")], tud.Plan(layers=[3]))
+    now = provenance(["scikit-learn"])
+    line = f"scikit-learn 0.0.1 (2020-01-01) and {now['versions']['scikit-learn']} ({now['date']}), wegl-dask numerics"
+    assert line in folder.read("tud.md").decode()
+
+
+@pytest.mark.parametrize(
+    ("plan", "best", "is_in_part_earlier"),
+    [
+        ({"layers": [3]}, [80.0, 83.0], True),  # among fewer configurations, of the same fits
+        ({"layers": [3, 4, 6]}, [80.0, 84.0], True),
+        ({"layers": [3, 4]}, [79.0, 84.0], False),  # the same plan has other numbers
+        ({"layers": [5]}, [79.0, 84.0], False),
+        ({"layers": [3], "seed": 1}, [79.0, 84.0], False),
+    ],
+)
+def test_a_cell_of_which_a_part_was_computed_earlier_has_both_dates(plan, best, is_in_part_earlier, tmp_path):
+    pytest.importorskip("matplotlib")
+    folder = Folder(str(tmp_path))
+    add_results(folder, [cell([80.0, 84.0], None)], tud.Plan(layers=[3, 4]))
+    date_back(folder, "tud.json")
+    add_results(folder, [cell(best, None)], tud.Plan(**plan))
+    assert ("0.0.1 (2020-01-01)" in folder.read("tud.md").decode()) == is_in_part_earlier
+    assert kept_cell(folder)["how"]["date"] == provenance([])["date"]
+
+
+UNKNOWN = {**cell([80.0], None, data_set="NCI1").to_json(), "how": HOW}
+# As earlier versions wrote it.
+OLD = json.dumps(
+    {"cells": [{**cell([80.0], None).to_json(), "how": {"seed": 0, "date": "2026-11-28", "versions": {}}}]}
+)
+
+
+@pytest.mark.parametrize(
+    ("content", "found"),
+    [
+        ("[]", "a JSON list"),
+        ("{", "not JSON"),
+        ('{"cells": {}}', "'cells' is a JSON dict, not a list"),
+        ('{"cells": [{"data_set": "MUTAG"}]}', "a row without pooling, model"),
+        (json.dumps({"cells": [UNKNOWN]}), "a cell of NCI1, final, random-forest, which no table has"),
+        (OLD, "a row without how.layers, how.shortlisted"),
+    ],
+)
+def test_a_file_that_holds_no_results_is_named(content, found, tmp_path):
+    folder = Folder(str(tmp_path))
+    folder.write("tud.json", content.encode())
+    with pytest.raises(SourceError, match=f"tud.json: {found}"):
+        add_results(folder, [cell([80.0, 84.0], None)], tud.Plan())
+
+
+def test_results_of_the_repository_are_added_to(tmp_path):
+    pytest.importorskip("matplotlib")
+    folder = Folder(str(tmp_path))
+    path = Path(__file__).parents[2] / "jobs" / "paper" / "results" / "tud.json"
+    folder.write("tud.json", path.read_bytes())
+    earlier = json.loads(path.read_bytes())["cells"]
+    add_results(folder, [cell([80.0, 84.0], None, data_set="REDDIT-BINARY")], tud.Plan())
+    cells = json.loads(folder.read("tud.json"))["cells"]
+    assert cells[:-1] == earlier
+    assert len(rows_of(folder.read("tud.md").decode())) == len(earlier) + 1
 
 
 def test_the_command_goes_on_where_it_was(shared_data, tmp_path, capsys):

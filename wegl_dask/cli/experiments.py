@@ -95,6 +95,8 @@ def reference(
 ) -> None:
     """Measure how much the reference matters: k-means, a normal distribution and a barycenter, on ogbg-molhiv.
 
+    Rows that were measured earlier, of other kinds or with more seeds, stay in the table.
+
     \b
     Example:
       wegl-dask reproduce reference --data data/ogb -o runs/reference --seeds 20
@@ -144,7 +146,7 @@ def sinkhorn(data: str, output: str, *, workers: int | None) -> None:
             run_shipped(run_job, _molhiv_toml(), data, run, client)
         read = graph_fingerprint(run)
         rows = RunRows.open(run)
-        places = np.linspace(0, rows.n_rows - 1, job.N_GRAPHS).astype(np.int64)
+        places = np.unique(np.linspace(0, rows.n_rows - 1, job.N_GRAPHS).astype(np.int64))
         for found in job.compare_on_molecules(rows.points(places), rows.model.reference, ledger, data=read):
             molecules.append(found)
             write_results(folder, molecules, growth)

@@ -136,8 +136,8 @@ def held(data: str, output: str, results: str | None = None) -> "Iterator[Folder
     """
     from wegl_dask.folders import Folder  # noqa: PLC0415
     from wegl_dask.locks import locked  # noqa: PLC0415
+    from wegl_dask.reproduce.damage import require_readable  # noqa: PLC0415
     from wegl_dask.reproduce.embedding import require_data  # noqa: PLC0415
-    from wegl_dask.reproduce.kept import require_readable  # noqa: PLC0415
 
     require_data(data)
     folder = Folder(output)

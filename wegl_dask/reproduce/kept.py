@@ -1,113 +1,82 @@
-"""Whether the results that a folder holds can be added to: looked at before anything is computed."""
+"""Results of earlier commands, as their JSON files hold them."""
 
 import json
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import MISSING, fields
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, TypeVar
 
-import numpy as np
-
-from wegl_dask.errors import WeglError
+from wegl_dask.errors import SourceError
 from wegl_dask.folders import Folder
-from wegl_dask.reproduce import molhiv, runtime, tud
-from wegl_dask.reproduce.runtime_methods import Timing
+from wegl_dask.records import json_bytes
+
+Rows = TypeVar("Rows", list[Any], dict[str, Any])
 
 
-def require_readable(folder: Folder, name: str) -> None:
-    """Refuse a file of results that is damaged; one that is not there is no error.
-
-    Parameters
-    ----------
-    folder : Folder
-    name : {"tud.json", "molhiv.json", "runtime.json"}
-        The files that commands add to.
+def read_kept(folder: Folder, name: str) -> dict[str, Any]:
+    """Read the results that a folder holds; empty if there are none.
 
     Raises
     ------
-    WeglError
-        If it is not what a command has written.
+    SourceError
+        If the file is no JSON object.
     """
-    kept = folder.read_if_there(name)
-    if kept is None:
-        return
+    content = folder.read_if_there(name)
+    if content is None:
+        return {}
     try:
-        _READERS[name](json.loads(kept))
-    except (ValueError, KeyError, TypeError) as error:
-        raise WeglError(
-            f"{folder.location(name)} is damaged ({type(error).__name__}: {error}). Remove it, and run the commands again "
-            "whose results it held: they take what was computed from the steps that are kept"
-        ) from error
-
-
-def _read_cells(kept: Any) -> None:
-    for values in kept["cells"]:
-        cell = tud.Cell.from_json(_fields_of(tud.Cell, values, "paper"))
-        _require_known(cell.data_set, tud.DATA_SETS + tud.LARGE_DATA_SETS)
-        _require_known(cell.pooling, tud.POOLINGS)
-        _require_known(cell.model, tud.METHODS)
-        _require_numbers(cell.best, cell.held_out)
-        _items(values["chosen"])
-        _require_how(values, "seed", "layers", "shortlisted")
-        _require_numbers(values["how"]["layers"])
-
-
-def _read_rows(kept: Any) -> None:
-    for name, values in _items(kept["rows"]):
-        _require_known(name, molhiv.METHODS)
-        row = molhiv.Row(**_fields_of(molhiv.Row, values))
-        _require_numbers(*(values[name] for name in ("valid", "test", "embedding_valid", "embedding_test")))
-        for mapping in (row.setting, row.candidate, row.screened, row.together):
-            _items(mapping)
-        _require_how(values, "time_budget")
-
-
-def _read_measured(kept: Any) -> None:
-    for _, values in _items(kept["data_sets"]):
-        found = runtime.Measured(**_fields_of(runtime.Measured, values))
-        _require_numbers([found.n_graphs, found.mean_nodes, found.mean_edges])
-        for name, timing in _items(found.timings):
-            _require_known(name, runtime.METHODS)
-            _require_numbers(list(vars(Timing(**timing)).values()))
-        _require_how(values)
-
-
-_READERS: Mapping[str, Callable[[Any], None]] = {
-    "tud.json": _read_cells,
-    "molhiv.json": _read_rows,
-    "runtime.json": _read_measured,
-}
-
-
-def _fields_of(kind: Any, values: Mapping[str, Any], *without: str) -> dict[str, Any]:
-    """Take what a data class has, and what it can do without only where it is there."""
-    wanted = [field for field in fields(kind) if field.name not in without]
-    return {
-        field.name: values[field.name]
-        for field in wanted
-        if field.name in values or (field.default, field.default_factory) == (MISSING, MISSING)
-    }
-
-
-def _items(values: Any) -> list[tuple[str, Any]]:
+        values = json.loads(content)
+    except ValueError as error:
+        raise not_results(folder, name, f"not JSON, {error}") from error
     if not isinstance(values, dict):
-        raise TypeError(f"{json.dumps(values)[:40]} is no object")
-    return list(values.items())
+        raise not_results(folder, name, f"a JSON {type(values).__name__}, not an object")
+    return values
 
 
-def _require_known(name: str, known: Collection[str]) -> None:
-    if name not in known:
-        raise ValueError(f"{name!r} is none of {', '.join(known)}")
+def kept_rows(folder: Folder, name: str, kept: Mapping[str, Any], key: str, kind: type[Rows]) -> Rows:
+    """Take the rows of results that are kept under a key, a list or an object; empty if there are none.
+
+    Raises
+    ------
+    SourceError
+        If it is something else.
+    """
+    rows = kept.get(key, kind())
+    if not isinstance(rows, kind):
+        raise not_results(folder, name, f"{key!r} is a JSON {type(rows).__name__}, not a {kind.__name__}")
+    return rows
 
 
-def _require_numbers(*series: Any) -> None:
-    for each in series:
-        if np.asarray(each, dtype=np.float64).ndim != 1:
-            raise ValueError(f"{each!r} is no list of numbers")
+def check_kept(folder: Folder, name: str, rows: Iterable[Any], needed: Sequence[str], of_how: Sequence[str]) -> None:
+    """Check that rows of results are JSON objects with some keys, and ``how`` with others.
+
+    Raises
+    ------
+    SourceError
+        If one is not, such as in a file that another version wrote.
+    """
+    for row in rows:
+        missing = _missing(row, (*needed, "how")) or [f"how.{key}" for key in _missing(row["how"], of_how)]
+        if missing:
+            raise not_results(folder, name, f"a row without {', '.join(missing)}")
 
 
-def _require_how(values: Mapping[str, Any], *keys: str) -> None:
-    how = dict(_items(values["how"]))
-    for key in ("date", "versions", *keys):
-        if key not in how:
-            raise KeyError(key)
-    _items(how["versions"])
+def _missing(values: Any, needed: Sequence[str]) -> list[str]:
+    return [key for key in needed if not isinstance(values, dict) or key not in values]
+
+
+def not_results(folder: Folder, name: str, found: str) -> SourceError:
+    """Say that a file holds no results that can be added to."""
+    return SourceError(
+        f"{folder.location(name)}: {found}, where the results of earlier commands are expected; move the file away and "
+        "run the command again, which computes no step anew"
+    )
+
+
+def as_kept(values: dict[str, Any]) -> dict[str, Any]:
+    """Render values as they will be read back, to compare them with what is kept."""
+    kept: dict[str, Any] = json.loads(json_bytes(values))
+    return kept
+
+
+def begins_with(longer: Sequence[Any], shorter: Sequence[Any]) -> bool:
+    """Whether a series is the beginning of another, or all of it."""
+    return list(longer[: len(shorter)]) == list(shorter)

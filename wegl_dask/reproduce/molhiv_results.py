@@ -1,7 +1,7 @@
 """What is kept of table 1: every row that was computed so far, and the table and plot of them."""
 
-import json
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from typing import Any
 
 import numpy as np
@@ -9,11 +9,13 @@ import numpy as np
 from wegl_dask.folders import Folder
 from wegl_dask.records import json_bytes
 from wegl_dask.reproduce.figures import BLUE, GREY, GRID, RED, new_figure, png
+from wegl_dask.reproduce.kept import as_kept, begins_with, check_kept, kept_rows, read_kept
 from wegl_dask.reproduce.molhiv import (
     DATA_SET,
     FEW_TREES,
     LAYERS,
     METHODS,
+    N_BEST,
     POOLINGS,
     SCREENING,
     SCREENING_SEEDS,
@@ -23,17 +25,21 @@ from wegl_dask.reproduce.molhiv import (
     Values,
 )
 from wegl_dask.reproduce.paper import PaperCell, paper_cell
-from wegl_dask.reproduce.provenance import provenance, provenance_line
+from wegl_dask.reproduce.provenance import PROVENANCE, of_same_numerics, provenance, provenance_line, with_earlier
 
 RESULTS, TABLE, PLOT = "molhiv.json", "molhiv.md", "molhiv.png"
 SHORT = "short"
 """Mark of a row whose mean on "test" is below the paper's."""
 
+_COUNTS = {1: "one", 2: "two", 3: "three"}
 _SERIES = ("valid", "test", "embedding_valid", "embedding_test")
 
 
 def add_row(folder: Folder, row: Row, plan: Plan) -> None:
-    """Add a row to those that a folder holds, in place of an earlier one of its method, and write table and plot.
+    """Add a row to those that a folder holds, and write table and plot.
+
+    An earlier row of its method is replaced. If it was measured with the same setting and candidate, the seeds that it has
+    more than the new one stay, and so does what is said of when it was computed.
 
     Parameters
     ----------
@@ -42,16 +48,19 @@ def add_row(folder: Folder, row: Row, plan: Plan) -> None:
     row : Row
     plan : Plan
         That it is of.
+
+    Raises
+    ------
+    SourceError
+        If ``molhiv.json`` holds something else.
     """
-    kept = folder.read_if_there(RESULTS)
-    results = json.loads(kept)["rows"] if kept is not None else {}
+    results = kept_rows(folder, RESULTS, read_kept(folder, RESULTS), "rows", dict)
+    check_kept(folder, RESULTS, results.values(), [each.name for each in fields(Row)], ("time_budget", *PROVENANCE))
     packages = ["numpy", "scikit-learn"] + ["flaml", "lightgbm"] * (row.method == "automl")
     series = {name: np.round(getattr(row, name), 4).tolist() for name in _SERIES}
-    results[row.method] = {
-        **vars(row),
-        **series,
-        "how": {**provenance(packages), "time_budget": plan.time_budget if row.method == "automl" else None},
-    }
+    how = {**provenance(packages), "time_budget": plan.time_budget if row.method == "automl" else None}
+    values = as_kept({**vars(row), **series, "how": how})
+    results[row.method] = _merged(values, results[row.method]) if row.method in results else values
     results = {name: results[name] for name in METHODS if name in results}
     folder.write(RESULTS, json_bytes({"rows": results}, indent=1))
     rows = [
@@ -60,6 +69,29 @@ def add_row(folder: Folder, row: Row, plan: Plan) -> None:
     ]
     folder.write(TABLE, molhiv_table(rows, [values["how"] for values in results.values()]).encode())
     folder.write(PLOT, molhiv_plot(rows))
+
+
+def _merged(values: dict[str, Any], kept: dict[str, Any]) -> dict[str, Any]:
+    """Put a row in place of an earlier one, of which stays what was not computed anew."""
+    how, kept_how = values["how"], kept["how"]
+    is_same = all(values[key] == kept[key] for key in ("setting", "candidate"))
+    is_same = is_same and of_same_numerics(how, kept_how) and how["time_budget"] == kept_how["time_budget"]
+    if not is_same or not all(_agree(values[name], kept[name]) for name in _SERIES):
+        return values
+    merged = {key: value for key, value in values.items() if key != "how"}
+    for names in (("valid", "test"), ("embedding_valid", "embedding_test", "together")):
+        if len(kept[names[0]]) >= len(values[names[0]]):
+            merged.update({name: kept[name] for name in names})
+    if values["screened"].items() <= kept["screened"].items():
+        merged["screened"] = kept["screened"]
+    if all(merged[key] == kept[key] for key in merged):
+        return kept
+    return {**merged, "how": with_earlier(how, kept_how)}
+
+
+def _agree(one: list[float], other: list[float]) -> bool:
+    """Whether two series are the same on the seeds that both have."""
+    return begins_with(one, other) or begins_with(other, one)
 
 
 def molhiv_table(rows: Sequence[Row], how: Sequence[Mapping[str, Any]]) -> str:
@@ -142,17 +174,13 @@ def is_short(row: Row) -> bool:
 
 def _notes(rows: Sequence[Row], how: Sequence[Mapping[str, Any]]) -> list[str]:
     screened = ", ".join(f"{key} = {value}" for key, value in SCREENING.items())
-    compared = " or ".join(str(count) for count in sorted({len(row.screened) for row in rows}))
-    n_settings = len(LAYERS) * len(POOLINGS) * len(WIDTHS)
     budgets = sorted({each["time_budget"] for each in how if each["time_budget"]})
     lines = [
         "How the choice was narrowed:",
         "",
         (
             f"- A setting of the embedding is screened by {len(SCREENING_SEEDS)} forests ({screened}), whose scores are "
-            "averaged. First the number of layers, with final pooling and width 300; then the pooling, with the two "
-            f"best numbers of layers; then the width, with the best of both. So {compared} of the {n_settings} settings of "
-            "the paper's grid were compared."
+            f"averaged. {' '.join(_narrowing(rows))}"
         ),
         (
             f"- With the best setting: sizes of leaves and splits by forests of {FEW_TREES} trees, then the number of trees. "
@@ -170,6 +198,39 @@ def _notes(rows: Sequence[Row], how: Sequence[Mapping[str, Any]]) -> list[str]:
             f"{', '.join(f'{budget:g}' for budget in budgets)} seconds a search, chosen on valid."
         )
     return [*lines, "", f"{provenance_line(how)}."]
+
+
+def _narrowing(rows: Sequence[Row]) -> list[str]:
+    """Say in which steps the setting of each row was chosen, once for rows that have it alike."""
+    titles: dict[str, list[str]] = {}
+    for row in rows:
+        titles.setdefault(_steps(list(row.screened)), []).append(METHODS[row.method].title)
+    if len(titles) == 1:
+        return list(titles)
+    return [f"{', '.join(of)}: {text}" for text, of in titles.items()]
+
+
+def _steps(screened: Sequence[str]) -> str:
+    """Say in which steps settings were compared, by their names in the order in which they were screened."""
+    settings = [name.rsplit("-", 2) for name in screened]
+    (pooling, layers, width), n_settings = settings[0], len(LAYERS) * len(POOLINGS) * len(WIDTHS)
+    if len(settings) == 1:
+        return f"Of the {n_settings} settings of the paper's grid {screened[0]} alone was looked at."
+    n_layers = sum(each[0] == pooling and each[2] == width for each in settings)
+    steps = []
+    if n_layers > 1:
+        steps.append(f"the number of layers, with {pooling} pooling and width {width}")
+    if any(each[0] != pooling for each in settings if each[2] == width):
+        numbers = (
+            f"{layers} layers" if n_layers == 1 else f"the {_COUNTS[min(N_BEST, n_layers)]} best numbers of layers"
+        )
+        steps.append(f"the pooling, with {numbers} and width {width}")
+    if any(each[2] != width for each in settings):
+        steps.append("the width, with the best of these" if steps else "the width")
+    steps = [
+        f"{'First ' if i == 0 and len(steps) > 1 else 'then ' if i else 'Only '}{step}" for i, step in enumerate(steps)
+    ]
+    return f"{'; '.join(steps)}. So {len(settings)} of the {n_settings} settings of the paper's grid were compared."
 
 
 def _seeds(row: Row) -> str:
@@ -196,4 +257,4 @@ def _mean(values: Values) -> float:
 
 
 def _std(values: Values) -> float:
-    return float(values.std()) if len(values) else np.nan
+    return float(values.std()) if len(values) > 1 else np.nan

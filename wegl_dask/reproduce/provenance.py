@@ -7,26 +7,82 @@ from typing import Any
 
 from wegl_dask.version import NUMERICS_VERSION
 
+PROVENANCE = ("date", "versions")
+"""Keys of what `provenance` says."""
+
+EARLIER = "earlier"
+"""Key of what was computed in part by earlier commands: the provenance of each of them."""
+
+_NUMERICS = "wegl-dask numerics"
+
 
 def provenance(packages: Iterable[str]) -> dict[str, Any]:
     """Say today's date, and the versions of this package and others."""
     return {
         "date": f"{datetime.now(UTC):%Y-%m-%d}",
         "versions": {
-            "wegl-dask numerics": str(NUMERICS_VERSION),
+            _NUMERICS: str(NUMERICS_VERSION),
             **{package: version(package) for package in packages},
         },
     }
 
 
-def provenance_line(how: Sequence[Mapping[str, Any]]) -> str:
-    """Put what `provenance` said of several numbers on one line.
+def with_earlier(how: Mapping[str, Any], kept: Mapping[str, Any]) -> dict[str, Any]:
+    """Say of numbers that a part of them was computed earlier.
+
+    Parameters
+    ----------
+    how : mapping
+        What `provenance` says now, and other keys.
+    kept : mapping
+        What it said of the part, or what this function did.
 
     Examples
     --------
-    >>> provenance_line([{"date": "2026-01-02", "versions": {"numpy": "2.1"}}])
-    'numpy 2.1; 2026-01-02'
+    >>> now, then = {"date": "2026-01-02", "versions": {"numpy": "2.1"}}, {"date": "2026-01-01", "versions": {"numpy": "2.0"}}
+    >>> with_earlier(now, then)["earlier"]
+    [{'date': '2026-01-01', 'versions': {'numpy': '2.0'}}]
+    >>> with_earlier(now, now) == now
+    True
     """
-    versions = sorted({f"{name} {number}" for each in how for name, number in each["versions"].items()})
-    dates = sorted({each["date"] for each in how})
-    return f"{', '.join(versions)}; {' to '.join(dict.fromkeys([dates[0], dates[-1]]))}"
+    parts = [part for part in _parts(kept) if part not in _parts(how)]
+    return {**how, EARLIER: [*how.get(EARLIER, []), *parts]} if parts else dict(how)
+
+
+def of_same_numerics(how: Mapping[str, Any], kept: Mapping[str, Any]) -> bool:
+    """Whether both were computed with one version of the numerics; steps of another are computed anew."""
+    numbers = {each["versions"].get(_NUMERICS) for each in (how, kept)}
+    return len(numbers) == 1
+
+
+def provenance_line(how: Sequence[Mapping[str, Any]]) -> str:
+    """Put what `provenance` said of several numbers on one line; where versions differ, with the dates of each.
+
+    Examples
+    --------
+    >>> then, now = {"date": "2026-01-02", "versions": {"numpy": "2.1"}}, {"date": "2026-01-05", "versions": {"numpy": "2.2"}}
+    >>> provenance_line([then])
+    'numpy 2.1; 2026-01-02'
+    >>> provenance_line([then, now])
+    'numpy 2.1 (2026-01-02) and 2.2 (2026-01-05); 2026-01-02 to 2026-01-05'
+    """
+    parts = [part for each in how for part in _parts(each)]
+    dates: dict[str, dict[str, list[str]]] = {}
+    for part in parts:
+        for name, number in part["versions"].items():
+            dates.setdefault(name, {}).setdefault(number, []).append(part["date"])
+    texts = []
+    for name in sorted(dates):
+        of_name = sorted(dates[name].items(), key=lambda each: min(each[1]))
+        numbers = [number if len(of_name) == 1 else f"{number} ({_span(of)})" for number, of in of_name]
+        texts.append(f"{name} {' and '.join(numbers)}")
+    return f"{', '.join(texts)}; {_span([part['date'] for part in parts])}"
+
+
+def _parts(how: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Take a date with its versions, and those of what was computed earlier."""
+    return [{"date": each["date"], "versions": each["versions"]} for each in (how, *how.get(EARLIER, []))]
+
+
+def _span(dates: Sequence[str]) -> str:
+    return " to ".join(dict.fromkeys([min(dates), max(dates)]))

@@ -1,6 +1,6 @@
 """The table and the plot of references of several kinds."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -8,27 +8,67 @@ import numpy as np
 from wegl_dask.folders import Folder
 from wegl_dask.records import json_bytes
 from wegl_dask.reproduce.figures import BLUE, GRID, new_figure, png
-from wegl_dask.reproduce.provenance import provenance, provenance_line
+from wegl_dask.reproduce.kept import begins_with, check_kept, kept_rows, read_kept
+from wegl_dask.reproduce.provenance import PROVENANCE, of_same_numerics, provenance, provenance_line, with_earlier
 from wegl_dask.reproduce.reference import FOREST, KINDS, LAYERS, POOLING, WIDTH, Areas, Values, p_value
 
 RESULTS, TABLE, PLOT = "reference.json", "reference.md", "reference.png"
+_PARTS = ("valid", "test")
 PAPER_SEEDS = 100
 
 
 def write_results(folder: Folder, found: Mapping[str, Areas]) -> None:
-    """Write ``reference.json``, ``reference.md`` and ``reference.png`` of what was measured so far."""
+    """Write what was measured, added to what a folder holds, and table and plot.
+
+    An earlier row of the same kind is replaced, unless it has the same numbers and more seeds.
+
+    Parameters
+    ----------
+    folder : Folder
+        ``reference.json``, ``reference.md`` and ``reference.png`` are written to it.
+    found : mapping of str to Areas
+
+    Raises
+    ------
+    SourceError
+        If ``reference.json`` holds something else.
+    """
+    kept = read_kept(folder, RESULTS)
+    rows = kept_rows(folder, RESULTS, kept, "kinds", dict)
+    if "how" in kept:  # of all kinds together, as an earlier version wrote it
+        rows = {kind: {**values, "how": kept["how"]} for kind, values in rows.items()}
+    check_kept(folder, RESULTS, rows.values(), _PARTS, PROVENANCE)
     how = provenance(["numpy", "scipy", "scikit-learn"])
-    values = {
-        kind: {"valid": np.round(areas.valid, 4).tolist(), "test": np.round(areas.test, 4).tolist()}
-        for kind, areas in found.items()
-    }
-    folder.write(RESULTS, json_bytes({"kinds": values, "how": how}, indent=1))
-    folder.write(TABLE, reference_table(found, how).encode())
-    folder.write(PLOT, reference_plot(found))
+    for kind, areas in found.items():
+        values = {**{part: np.round(getattr(areas, part), 4).tolist() for part in _PARTS}, "how": how}
+        rows[kind] = _merged(values, rows[kind]) if kind in rows else values
+    rows = {kind: rows[kind] for kind in KINDS if kind in rows}
+    folder.write(RESULTS, json_bytes({"kinds": rows}, indent=1))
+    every = {kind: Areas(kind, *(np.array(values[part]) for part in _PARTS)) for kind, values in rows.items()}
+    folder.write(TABLE, reference_table(every, [values["how"] for values in rows.values()]).encode())
+    folder.write(PLOT, reference_plot(every))
 
 
-def reference_table(found: Mapping[str, Areas], how: Mapping[str, Any]) -> str:
-    """Write the mean and the standard deviation with references of each kind, and the tests."""
+def _merged(values: dict[str, Any], kept: dict[str, Any]) -> dict[str, Any]:
+    """Put a row in place of an earlier one, of which stays what was not measured anew."""
+    if not of_same_numerics(values["how"], kept["how"]):
+        return values
+    if all(begins_with(kept[part], values[part]) for part in _PARTS):
+        return kept
+    if all(begins_with(values[part], kept[part]) for part in _PARTS):
+        return {**values, "how": with_earlier(values["how"], kept["how"])}
+    return values
+
+
+def reference_table(found: Mapping[str, Areas], how: Sequence[Mapping[str, Any]]) -> str:
+    """Write the mean and the standard deviation with references of each kind, and the tests.
+
+    Parameters
+    ----------
+    found : mapping of str to Areas
+    how : sequence of mapping
+        Of each kind: ``date`` and ``versions``.
+    """
     lines = [
         "# References of several kinds",
         "",
@@ -57,7 +97,7 @@ def reference_table(found: Mapping[str, Areas], how: Mapping[str, Any]) -> str:
                 "significant at 0.05; it gives no means."
             ),
             "",
-            f"{provenance_line([how])}.",
+            f"{provenance_line(how)}.",
             "",
         ]
     )
@@ -71,11 +111,15 @@ def reference_plot(found: Mapping[str, Areas]) -> bytes:
     for place, areas in enumerate(found.values(), 1):
         spread = np.linspace(-0.1, 0.1, len(areas.test))
         axes.plot(place + spread, areas.test, ".", c=BLUE, alpha=0.6)
-    axes.set_xticks(range(1, len(found) + 1), [f"{kind}\n{len(areas.test)} seeds" for kind, areas in found.items()])
+    axes.set_xticks(range(1, len(found) + 1), [f"{kind}\n{_seeds(areas)}" for kind, areas in found.items()])
     axes.set_ylabel("ROC-AUC on test, %")
     axes.grid(visible=True, axis="y", color=GRID)
     return png(figure)
 
 
+def _seeds(areas: Areas) -> str:
+    return f"{len(areas.test)} {'seed' if len(areas.test) == 1 else 'seeds'}"
+
+
 def _number(values: Values) -> str:
-    return f"{values.mean():.2f} ± {values.std():.2f}"
+    return f"{values[0]:.2f}" if len(values) == 1 else f"{values.mean():.2f} ± {values.std():.2f}"

@@ -1,12 +1,13 @@
 """What is kept of figure 3: every measurement so far, and the table and plot of them."""
 
-import json
 from collections.abc import Sequence
+from dataclasses import fields
 from typing import Any
 
 from wegl_dask.folders import Folder
 from wegl_dask.records import json_bytes
 from wegl_dask.reproduce.figures import BLUE, GREEN, GRID, RED, new_figure, png
+from wegl_dask.reproduce.kept import as_kept, check_kept, kept_rows, read_kept
 from wegl_dask.reproduce.provenance import provenance, provenance_line
 from wegl_dask.reproduce.runtime import DATA_SETS, LONGEST, METHODS, PART, Measured
 from wegl_dask.reproduce.runtime_methods import (
@@ -19,6 +20,7 @@ from wegl_dask.reproduce.runtime_methods import (
 )
 
 RESULTS, TABLE, PLOT = "runtime.json", "runtime.md", "runtime.png"
+_GRAPHS = ("n_graphs", "mean_nodes", "mean_edges")
 _COLOURS = {"wegl": BLUE, "wwl": RED, "gin": GREEN}
 _PACKAGES = {"wegl": ("numpy", "scikit-learn", "POT"), "wwl": ("wwl", "POT"), "gin": ("torch", "torch-geometric")}
 
@@ -31,27 +33,40 @@ def add_measured(folder: Folder, found: Measured) -> None:
     folder : Folder
         ``runtime.json``, ``runtime.md`` and ``runtime.png`` are written to it.
     found : Measured
-        Takes the place of earlier timings of the same methods on the same data set.
+        Takes the place of earlier timings of the same methods on the same graphs, and of all on other graphs.
+
+    Raises
+    ------
+    SourceError
+        If ``runtime.json`` holds something else.
     """
-    kept = folder.read_if_there(RESULTS)
-    results: dict[str, Any] = json.loads(kept)["data_sets"] if kept is not None else {}
-    earlier = results.get(found.data_set, {"timings": {}, "how": {}})
-    timings = {**earlier["timings"], **{name: vars(timing) for name, timing in found.timings.items()}}
-    packages = sorted({package for method in timings for package in _PACKAGES[method]})
-    results[found.data_set] = {**vars(found), "timings": timings, "how": provenance(packages)}
+    kept = kept_rows(folder, RESULTS, read_kept(folder, RESULTS), "data_sets", dict)
+    check_kept(folder, RESULTS, kept.values(), [each.name for each in fields(Measured)], ())
+    results: dict[str, Any] = {name: _by_method(values) for name, values in kept.items()}
+    values = as_kept({**vars(found), "timings": {name: vars(timing) for name, timing in found.timings.items()}})
+    earlier = results.get(found.data_set)
+    if earlier is None or any(values[key] != earlier[key] for key in _GRAPHS):
+        earlier = {"timings": {}, "how": {}}
+    timings = {**earlier["timings"], **values["timings"]}
+    measured_anew = [method for method in timings if timings[method] != earlier["timings"].get(method)]
+    how = {**earlier["how"], **{method: provenance(_PACKAGES[method]) for method in measured_anew}}
+    results[found.data_set] = {**values, "timings": timings, "how": how}
     results = {name: results[name] for name in DATA_SETS if name in results}
     folder.write(RESULTS, json_bytes({"data_sets": results}, indent=1))
     rows = []
-    for values in results.values():
-        of_methods = {name: Timing(**values["timings"][name]) for name in METHODS if name in values["timings"]}
-        rows.append(
-            Measured(
-                **{key: value for key, value in values.items() if key not in {"how", "timings"}}, timings=of_methods
-            )
-        )
-    line = provenance_line([values["how"] for values in results.values()])
+    for each in results.values():
+        of_methods = {name: Timing(**each["timings"][name]) for name in METHODS if name in each["timings"]}
+        graphs = {key: each[key] for key in _GRAPHS}
+        rows.append(Measured(data_set=each["data_set"], **graphs, timings=of_methods))
+    line = provenance_line([of_method for each in results.values() for of_method in each["how"].values()])
     folder.write(TABLE, runtime_table(rows, line).encode())
     folder.write(PLOT, runtime_plot(rows))
+
+
+def _by_method(values: dict[str, Any]) -> dict[str, Any]:
+    """Say of every method of a data set when it was measured; earlier versions said it of all together."""
+    how = values["how"]
+    return {**values, "how": dict.fromkeys(values["timings"], how)} if "date" in how else values
 
 
 def runtime_table(rows: Sequence[Measured], how: str) -> str:

@@ -67,12 +67,15 @@ class Growth:
     seconds : tuple of float
     converged : tuple of bool
         Whether the plan has the marginals that were asked for.
+    n_points : int
+        Distinct points that both sides were drawn from.
     """
 
     regularization: float | None
     sizes: tuple[int, ...]
     seconds: tuple[float, ...]
     converged: tuple[bool, ...]
+    n_points: int
 
 
 def compare_on_molecules(
@@ -117,18 +120,21 @@ def measure_growth(pool: FloatMatrix, ledger: Ledger, sizes: Sequence[int] = SIZ
     Parameters
     ----------
     pool : float64, (n, d)
-        Distinct points, twice as many as the largest size.
+        Distinct points.
     ledger : Ledger
     sizes : sequence of int
-        Ascending.
+        Ascending; in place of those above half the number of points, the largest that there are points for.
     data : str
         Fingerprint of the graphs that the points are of.
 
     Yields
     ------
     Growth
-        Of the exact solver, then of every regularisation.
+        Of the exact solver, then of every regularisation; nothing if there are fewer than two points.
     """
+    sizes = _fitting(sizes, len(pool))
+    if not sizes:
+        return
     for regularization in (None, *REGULARIZATIONS):
         done: list[tuple[int, float, bool]] = []
         for size in sizes:
@@ -145,7 +151,19 @@ def measure_growth(pool: FloatMatrix, ledger: Ledger, sizes: Sequence[int] = SIZ
 
             name = f"size-{size}-{'exact' if regularization is None else regularization}"
             done.append(tuple(_step(ledger, name, measure, pool=len(pool), data=data)))
-        yield Growth(regularization, *zip(*done, strict=True))
+        measured, seconds, converged = zip(*done, strict=True)
+        yield Growth(regularization, measured, seconds, converged, len(pool))
+
+
+def _fitting(sizes: Sequence[int], n_points: int) -> list[int]:
+    """Cut sizes to those that there are twice as many points for.
+
+    Examples
+    --------
+    >>> _fitting([25, 50, 100], 120), _fitting([25, 50, 100], 100), _fitting([25, 50, 100], 200), _fitting([25], 1)
+    ([25, 50, 60], [25, 50], [25, 50, 100], [])
+    """
+    return sorted({size for size in (min(size, n_points // 2) for size in sizes) if size > 0})
 
 
 def crossing(exact: Growth, entropic: Growth) -> float | None:
@@ -158,8 +176,8 @@ def crossing(exact: Growth, entropic: Growth) -> float | None:
 
     Examples
     --------
-    >>> lp = Growth(None, (10, 1000), (1.0, 1e4), (True, True))
-    >>> round(crossing(lp, Growth(0.1, (10, 1000), (10.0, 1e3), (True, True))), 6)
+    >>> lp = Growth(None, (10, 1000), (1.0, 1e4), (True, True), 2000)
+    >>> round(crossing(lp, Growth(0.1, (10, 1000), (10.0, 1e3), (True, True), 2000)), 6)
     100.0
     """
     common = [size for size in exact.sizes if size in entropic.sizes]

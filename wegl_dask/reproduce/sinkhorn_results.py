@@ -1,40 +1,84 @@
 """The table and the plot of exact against entropic plans."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
 from wegl_dask.folders import Folder
 from wegl_dask.records import json_bytes
 from wegl_dask.reproduce.figures import BLUE, GRID, new_figure, png
-from wegl_dask.reproduce.provenance import provenance, provenance_line
-from wegl_dask.reproduce.sinkhorn import LONGEST, SEED, Growth, Molecules, crossing
+from wegl_dask.reproduce.kept import as_kept, begins_with, check_kept, kept_rows, read_kept
+from wegl_dask.reproduce.provenance import PROVENANCE, of_same_numerics, provenance, provenance_line, with_earlier
+from wegl_dask.reproduce.sinkhorn import LONGEST, SEED, SIZES, FloatMatrix, Growth, Molecules, crossing
 
 RESULTS, TABLE, PLOT = "sinkhorn.json", "sinkhorn.md", "sinkhorn.png"
 _COLOURS = ("#f4a261", "#e76f51", "#2a9d8f", "#264653")
 
 
 def write_results(folder: Folder, molecules: Sequence[Molecules], growth: Sequence[Growth]) -> None:
-    """Write ``sinkhorn.json``, ``sinkhorn.md`` and ``sinkhorn.png`` of what was measured so far."""
-    how = provenance(["numpy", "scipy", "POT"])
-    values = {
-        "molecules": [
-            {
-                "regularization": each.regularization,
-                "graphs": len(each.ratio),
-                "converged": int(np.isfinite(each.error).sum()),
-                "time_ratio": [float(each.ratio.mean()), float(each.ratio.std())],
-                "relative_error": [float(np.nanmean(each.error)), float(np.nanstd(each.error))],
-            }
-            for each in molecules
-        ],
-        "growth": [vars(each) for each in growth],
-        "how": how,
-    }
-    folder.write(RESULTS, json_bytes(values, indent=1))
-    lines = [*_molecule_lines(molecules), *_growth_lines(growth), f"Seed {SEED}; {provenance_line([how])}.", ""]
+    """Write ``sinkhorn.json``, ``sinkhorn.md`` and ``sinkhorn.png`` of what was measured so far.
+
+    What the folder holds with the same numbers keeps its date and versions. Rows of the JSON file that there is nothing
+    new of stay in it.
+
+    Parameters
+    ----------
+    folder : Folder
+    molecules : sequence of Molecules
+    growth : sequence of Growth
+
+    Raises
+    ------
+    SourceError
+        If ``sinkhorn.json`` holds something else.
+    """
+    kept = read_kept(folder, RESULTS)
+    found = {"molecules": [_summary(each) for each in molecules], "growth": [vars(each) for each in growth]}
+    results, how = {}, []
+    for part, rows in found.items():
+        earlier = _by_regularization(folder, kept, part)
+        new = [_dated(as_kept(row), earlier.pop(row["regularization"], None)) for row in rows]
+        how += [row["how"] for row in new]
+        results[part] = [*new, *earlier.values()]
+    folder.write(RESULTS, json_bytes(results, indent=1))
+    said = f"{provenance_line(how)}." if how else "Nothing is measured yet."
+    lines = [*_molecule_lines(molecules), *_growth_lines(growth), f"Seed {SEED}; {said}", ""]
     folder.write(TABLE, "\n".join(lines).encode())
     folder.write(PLOT, sinkhorn_plot(molecules, growth))
+
+
+def _summary(found: Molecules) -> dict[str, Any]:
+    """Render what the solvers did on molecules; errors are None where no iteration converged."""
+    error = found.error[np.isfinite(found.error)]
+    return {
+        "regularization": found.regularization,
+        "graphs": len(found.ratio),
+        "converged": len(error),
+        "time_ratio": [float(found.ratio.mean()), float(found.ratio.std())],
+        "relative_error": [float(error.mean()), float(error.std())] if len(error) else None,
+    }
+
+
+def _by_regularization(folder: Folder, kept: Mapping[str, Any], part: str) -> dict[float | None, dict[str, Any]]:
+    """Read the rows of a part of earlier results."""
+    rows = kept_rows(folder, RESULTS, kept, part, list)
+    if "how" in kept:  # of all rows together, as an earlier version wrote it
+        rows = [{**row, "how": kept["how"]} for row in rows]
+    check_kept(folder, RESULTS, rows, ["regularization"], PROVENANCE)
+    return {row["regularization"]: row for row in rows}
+
+
+def _dated(row: dict[str, Any], kept: dict[str, Any] | None) -> dict[str, Any]:
+    """Say of a row when it was measured: now, unless an earlier one has the same numbers."""
+    how = provenance(["numpy", "scipy", "POT"])
+    if kept is None or not of_same_numerics(how, kept["how"]):
+        return {**row, "how": how}
+    if all(row.get(key) == value for key, value in kept.items() if key != "how"):
+        return {**row, "how": kept["how"]}
+    if "seconds" in kept and begins_with(row["seconds"], kept["seconds"]):
+        how = with_earlier(how, kept["how"])
+    return {**row, "how": how}
 
 
 def sinkhorn_plot(molecules: Sequence[Molecules], growth: Sequence[Growth]) -> bytes:
@@ -43,7 +87,14 @@ def sinkhorn_plot(molecules: Sequence[Molecules], growth: Sequence[Growth]) -> b
     left, right = figure.subplots(1, 2)
     for found, colour in zip(molecules, _COLOURS, strict=False):
         left.plot(found.ratio, found.error, ".", ms=3, c=colour, label=f"{found.regularization:g}")
-    left.set(xscale="log", yscale="log", xlabel="seconds over those of LP", ylabel="relative error of $W_2$")
+    # An axis without a finite value cannot be logarithmic.
+    has_errors = any(np.isfinite(found.error).any() for found in molecules) or not molecules
+    left.set(
+        xscale="log",
+        yscale="log" if has_errors else "linear",
+        xlabel="seconds over those of LP",
+        ylabel="relative error of $W_2$",
+    )
     left.axvline(1, c=BLUE, lw=1)
     left.set_title("ogbg-molhiv")
     for each in growth:
@@ -79,10 +130,23 @@ def _molecule_lines(molecules: Sequence[Molecules]) -> list[str]:
         "|---|---|---|---|---|---|",
     ]
     for each in molecules:
-        error = f"{np.nanmean(each.error):.2%} ± {np.nanstd(each.error):.2%} | {np.nanmax(each.error):.2%}"
-        ratio = f"{each.ratio.mean():.1f} ± {each.ratio.std():.1f} | {np.median(each.ratio):.1f}"
-        lines.append(f"| {each.regularization:g} | {ratio} | {error} | {np.isfinite(each.error).mean():.1%} |")
-    return [*lines, "", "Mean ± standard deviation over the molecules.", ""]
+        error = each.error[np.isfinite(each.error)]
+        cells = [
+            f"{each.regularization:g}",
+            _mean_and_deviation(each.ratio, ".1f"),
+            f"{np.median(each.ratio):.1f}",
+            _mean_and_deviation(error, ".2%") if len(error) else "",
+            f"{error.max():.2%}" if len(error) else "",
+            f"{len(error) / len(each.error):.1%}",
+        ]
+        lines.append(f"| {' | '.join(cells)} |")
+    return [*lines, "", "Mean ± standard deviation over the molecules; errors of those whose iteration converged.", ""]
+
+
+def _mean_and_deviation(values: FloatMatrix, form: str) -> str:
+    """Write the mean and the standard deviation of numbers, or the number if there is one."""
+    mean = format(values.mean(), form)
+    return mean if len(values) == 1 else f"{mean} ± {values.std():{form}}"
 
 
 def _growth_lines(growth: Sequence[Growth]) -> list[str]:
@@ -114,8 +178,16 @@ def _growth_lines(growth: Sequence[Growth]) -> list[str]:
             f"-: not measured, since it was to take more than {LONGEST:g} seconds by the size before. *: the iteration "
             "ended before it had converged. The crossing is interpolated between the sizes."
         ),
+        *_shortage(growth[0].n_points),
         "",
     ]
+
+
+def _shortage(n_points: int) -> list[str]:
+    """Say so where there are not enough points for all sizes."""
+    if n_points >= 2 * SIZES[-1]:
+        return []
+    return ["", f"There are {n_points} distinct points, so that no more than {n_points // 2} are on either side."]
 
 
 def _seconds(seconds: float, converged: bool) -> str:

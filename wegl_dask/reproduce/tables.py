@@ -49,7 +49,7 @@ def tud_table(cells: Sequence[Cell], how: Sequence[Mapping[str, Any]]) -> str:
     for name in names:
         own = [cell for cell in cells if cell.data_set == name]
         own_how = [each for cell, each in zip(cells, how, strict=True) if cell.data_set == name]
-        lines += [f"## {name}", "", _layers(own_how), "", *_cell_rows(own), ""]
+        lines += [f"## {name}", "", _layers(own, own_how), "", *_cell_rows(own), ""]
         whole = Plan().of(name)
         n_cells = len(whole.models) * len(whole.poolings)
         if name in LARGE_DATA_SETS:
@@ -111,11 +111,19 @@ def _preface(how: Sequence[Mapping[str, Any]]) -> list[str]:
     ]
 
 
-def _layers(how: Sequence[Mapping[str, Any]]) -> str:
-    """Say with which numbers of layers the cells of a data set were measured."""
-    layers = sorted({number for each in how for number in each["layers"]})
-    shortlisted = sorted({each["shortlisted"] for each in how})
-    return f"Layers {', '.join(map(str, layers))}; the whole grid with the best {' or '.join(map(str, shortlisted))} of them."
+def _layers(cells: Sequence[Cell], how: Sequence[Mapping[str, Any]]) -> str:
+    """Say with which numbers of layers the cells of a data set were measured, once for those that have them alike."""
+    alike: dict[tuple[int, ...], list[tuple[str, int]]] = {}
+    for cell, each in zip(cells, how, strict=True):
+        layers = tuple(sorted(each["layers"]))
+        alike.setdefault(layers, []).append((_title(cell.model, cell.pooling), min(each["shortlisted"], len(layers))))
+    lines = []
+    for layers, of_cells in alike.items():
+        titles = f"{'; '.join(title for title, _ in of_cells)}: layers" if len(alike) > 1 else "Layers"
+        shortlisted = " or ".join(map(str, sorted({number for _, number in of_cells})))
+        grid = f"; the whole grid with the best {shortlisted} of them" if len(layers) > 1 else ", with the whole grid"
+        lines.append(f"{titles} {', '.join(map(str, layers))}{grid}.")
+    return lines[0] if len(lines) == 1 else "\n".join(f"- {line}" for line in lines)
 
 
 def _summary(cells: Sequence[Cell], names: Sequence[str]) -> list[str]:
@@ -174,4 +182,4 @@ def _paper(cell: PaperCell | None) -> str:
 
 
 def _number(values: npt.NDArray[np.float64]) -> str:
-    return f"{values.mean():.1f} ± {values.std():.1f}"
+    return f"{values[0]:.1f}" if len(values) == 1 else f"{values.mean():.1f} ± {values.std():.1f}"

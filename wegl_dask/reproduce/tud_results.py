@@ -1,23 +1,26 @@
 """What is kept of tables 2 and 3: every cell that was computed so far, whichever command did it, and the tables of them."""
 
-import json
 from collections.abc import Sequence
 from typing import Any
 
 from wegl_dask.folders import Folder
 from wegl_dask.records import json_bytes
+from wegl_dask.reproduce.kept import as_kept, check_kept, kept_rows, not_results, read_kept
 from wegl_dask.reproduce.plots import tud_plot
-from wegl_dask.reproduce.provenance import provenance
+from wegl_dask.reproduce.provenance import PROVENANCE, of_same_numerics, provenance, with_earlier
 from wegl_dask.reproduce.tables import tud_table
 from wegl_dask.reproduce.tud import DATA_SETS, LARGE_DATA_SETS, METHODS, POOLINGS, Cell, Plan
 
 RESULTS, TABLE, PLOT = "tud.json", "tud.md", "tud.png"
+_NUMBERS = ("best", "held_out", "chosen", "n_configurations")
+_KEYS = ("data_set", "pooling", "model", "nested", *_NUMBERS)
 
 
 def add_results(folder: Folder, cells: Sequence[Cell], plan: Plan) -> None:
     """Add cells to those that a folder holds, and write the table and the plot of all of them.
 
-    A cell of the same data set, pooling and model is replaced, but for its nested number where the new one has none.
+    A cell of the same data set, pooling and model is replaced. If it was chosen among the same configurations and has the
+    same numbers, its nested number is kept where the new one has none, and so is what is said of when it was computed.
 
     Parameters
     ----------
@@ -26,9 +29,18 @@ def add_results(folder: Folder, cells: Sequence[Cell], plan: Plan) -> None:
     cells : sequence of Cell
     plan : Plan
         That they are of.
+
+    Raises
+    ------
+    SourceError
+        If ``tud.json`` holds something else.
     """
-    kept = folder.read_if_there(RESULTS)
-    results = {_key(values): values for values in (json.loads(kept)["cells"] if kept is not None else [])}
+    kept = kept_rows(folder, RESULTS, read_kept(folder, RESULTS), "cells", list)
+    check_kept(folder, RESULTS, kept, _KEYS, ("seed", "layers", "shortlisted", *PROVENANCE))
+    results = {_key(values): values for values in kept}
+    for name, pooling, model in results:
+        if name not in DATA_SETS + LARGE_DATA_SETS or pooling not in POOLINGS or model not in METHODS:
+            raise not_results(folder, RESULTS, f"a cell of {name}, {pooling}, {model}, which no table has")
     how = {
         "seed": plan.seed,
         "layers": list(plan.layers),
@@ -36,16 +48,36 @@ def add_results(folder: Folder, cells: Sequence[Cell], plan: Plan) -> None:
         **provenance(("numpy", "scikit-learn")),
     }
     for cell in cells:
-        values = cell.to_json()
-        earlier = results.get(_key(values))
-        if values["nested"] is None and earlier is not None and earlier["best"] == values["best"]:
-            values["nested"] = earlier["nested"]
-        results[_key(values)] = {**values, "how": how}
+        values = as_kept({**cell.to_json(), "how": how})
+        key = _key(values)
+        results[key] = _merged(values, results[key]) if key in results else values
     ordered = [results[key] for key in sorted(results, key=_place)]
     folder.write(RESULTS, json_bytes({"cells": ordered}, indent=1))
     every = [Cell.from_json({name: value for name, value in values.items() if name != "how"}) for values in ordered]
     folder.write(TABLE, tud_table(every, [values["how"] for values in ordered]).encode())
     folder.write(PLOT, tud_plot(every))
+
+
+def _merged(values: dict[str, Any], kept: dict[str, Any]) -> dict[str, Any]:
+    """Put a cell in place of an earlier one, of which stays what was not computed anew."""
+    if not of_same_numerics(values["how"], kept["how"]):
+        return values
+    how, kept_how = values["how"], kept["how"]
+    if _among(values) == _among(kept):
+        is_same = all(values[key] == kept[key] for key in _NUMBERS) and values["nested"] in (None, kept["nested"])
+        return kept if is_same else values
+    has_both = (values["nested"] is None) == (kept["nested"] is None)
+    if has_both and how["seed"] == kept_how["seed"] and set(how["layers"]) & set(kept_how["layers"]):
+        # With the numbers of layers that both have the fits are the earlier ones.
+        return {**values, "how": with_earlier(how, kept_how)}
+    return values
+
+
+def _among(values: dict[str, Any]) -> tuple[int, list[int], int, int]:
+    """Tell the configurations that a cell was chosen among."""
+    how = values["how"]
+    layers = sorted(how["layers"])
+    return how["seed"], layers, min(how["shortlisted"], len(layers)), values["n_configurations"]
 
 
 def _key(values: dict[str, Any]) -> tuple[str, str, str]:
