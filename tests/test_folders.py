@@ -295,3 +295,9 @@ def test_files_folders_and_links_in_one_anothers_place_are_named(tmp_path):
         assert str(caught.value) == f"cannot read {tmp_path}/{name}: {reason}"
     with pytest.raises(WeglError, match="there is a folder where a file should be"):
         folder.write("folder", b"")
+
+
+def test_a_folder_whose_name_is_no_text_is_refused(tmp_path):
+    path = os.fsdecode(os.fsencode(tmp_path) + b"/\xff")
+    with pytest.raises(JobFileError, match=r"the folder '.*\\udcff' has a name that is not UTF-8 text: rename it"):
+        Folder(path)

@@ -63,6 +63,11 @@ class Folder:
         A local path (made absolute, ``~`` expanded, otherwise taken as it is) or a URL that fsspec understands.
     storage_options : mapping
         Arguments for the file system, such as credentials; left out of messages.
+
+    Raises
+    ------
+    JobFileError
+        If the path is not UTF-8 text.
     """
 
     url: str
@@ -74,6 +79,11 @@ class Folder:
         if remote:
             refuse_secrets(self.url, "the folder")
         url = self.url.rstrip("/") if remote else str(Path(local).expanduser().absolute())
+        try:
+            url.encode()
+        except UnicodeEncodeError as error:
+            # Python has it as halves of characters, which Arrow and the files of a run cannot hold.
+            raise JobFileError(f"the folder {url!r} has a name that is not UTF-8 text: rename it") from error
         object.__setattr__(self, "url", url)
 
     @property
