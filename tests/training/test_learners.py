@@ -1,7 +1,10 @@
 import numpy as np
 import pytest
 from sklearn.ensemble import RandomForestClassifier
+from sklearn.linear_model import Ridge
 from sklearn.model_selection import ParameterGrid
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
 from sklearn.svm import SVC
 
 from wegl_dask.errors import JobFileError, MissingDependencyError
@@ -162,6 +165,42 @@ def test_targets_of_any_scale_and_origin_are_learned(name, make_problem):
         scores = learner.search(learner.shared(problem.X), y, Fold(train, evaluate), group, 0)[0]
         assert np.corrcoef(scores[:, 0], y[evaluate])[0, 1] > 0.5
         assert abs(scores.mean() - y.mean()) < y.std()
+
+
+@pytest.mark.parametrize("name", [*GRID_MODELS, "ridge", "automl"])
+def test_targets_far_from_zero_or_very_small_keep_their_digits(name, make_problem):
+    if name == "automl":
+        pytest.importorskip("flaml")
+        pytest.importorskip("xgboost")
+    problem = make_problem("regression", n=60)
+    step = (np.arange(60) % 4).astype(np.float64)
+    problem.X[:, 0] = step
+    learner = make_learner(name, problem, metric="rmse", time_budget=1.0)
+    candidate = {"C": 1.0} if name.startswith("svm") else learner.groups()[0][-1]
+    expected = None
+    for scale, origin in ((1, 0), (0.05, 0), (0.05, -1e6), (0.05, 1e9), (1e-12, 0), (1e30, 0)):
+        y = origin + scale * step
+        estimator = learner.fit(candidate, problem.X[TRAIN], y[TRAIN], 0)
+        found = [learner.scores(estimator, problem.X[EVALUATE])]
+        if name == "automl":
+            # What the search comes to follows from the time too.
+            assert np.abs((found[0][:, 0] - origin) / scale - step[EVALUATE]).max() < 0.8
+            continue
+        found += list(learner.search(learner.shared(problem.X), y, Fold(TRAIN, EVALUATE), [candidate], 0))
+        for scores in found:
+            plain = (scores[:, 0] - origin) / scale
+            expected = plain if expected is None else expected
+            np.testing.assert_allclose(plain, expected, rtol=0, atol=0.05)
+
+
+def test_ridge_is_that_of_scikit_learn_in_double_precision(make_problem):
+    problem = make_problem("regression", n=60)
+    y = -1e6 - 0.05 * (np.arange(60) % 4)
+    X = problem.X.astype(np.float64)
+    expected = make_pipeline(StandardScaler(), Ridge(alpha=1.0)).fit(X[TRAIN], y[TRAIN]).predict(X[EVALUATE])
+    learner = learner_of("ridge", problem)
+    estimator = learner.fit({"alpha": 1.0}, problem.X[TRAIN], y[TRAIN], 0)
+    np.testing.assert_allclose(estimator.predict(problem.X[EVALUATE]), expected, rtol=0, atol=1e-7)
 
 
 def test_ridge_is_for_targets(make_problem):

@@ -17,6 +17,7 @@ TRUSTED_TYPES = frozenset(
         "sklearn.ensemble._hist_gradient_boosting.predictor.TreePredictor",
         "sklearn.neural_network._stochastic_optimizers.AdamOptimizer",
         "sklearn.tree._tree.Tree",
+        "wegl_dask.training.targets.StandardisedRegressor",
     }
 )
 """Classes that the models are made of and skops asks about. They hold numbers and text."""
