@@ -1,4 +1,5 @@
 import json
+import re
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -67,6 +68,14 @@ def test_labels_of_one_class_are_nothing_to_learn(make_problem, write_problem):
     problem = make_problem("binary")
     problem.Y[:] = 1
     with pytest.raises(WeglError, match="all of one class"):
+        Problem.of(read_embeddings(write_problem(problem).url))
+
+
+@pytest.mark.parametrize("target", [-1e300, 2e100, np.inf])
+def test_targets_whose_squares_are_no_numbers_are_refused(target, make_problem, write_problem):
+    problem = make_problem("regression")
+    problem.Y[7] = target
+    with pytest.raises(WeglError, match=rf"graph g7 is {re.escape(f'{target:g}')}, and targets may be 1e\+100 at most"):
         Problem.of(read_embeddings(write_problem(problem).url))
 
 
