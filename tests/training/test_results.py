@@ -1,4 +1,5 @@
 import json
+import os
 import re
 
 import numpy as np
@@ -9,14 +10,17 @@ from sklearn.linear_model import LogisticRegression
 
 from wegl_dask.cli import main
 from wegl_dask.errors import WeglError
+from wegl_dask.folders import Folder
+from wegl_dask.locks import locked
 from wegl_dask.reading import read_embeddings
 from wegl_dask.spec import ClusterTable, TrainTable
 from wegl_dask.storage import RunFolder
-from wegl_dask.training import trees
+from wegl_dask.training import job, trees
 from wegl_dask.training.job import train
 from wegl_dask.training.models import make_learner
 from wegl_dask.training.names import MODEL_NAMES
 from wegl_dask.training.problem import Problem
+from wegl_dask.training.protocols import evaluate_cv
 from wegl_dask.training.results import data_fingerprint, read_results, results_table, summarise
 from wegl_dask.training.saved import encode_estimators, load_estimators
 from wegl_dask.verify import verify_run
@@ -149,6 +153,40 @@ def test_training_may_be_changed_in_the_job_file_of_a_run(make_problem, write_pr
     assert folder.claim(changed).resumed
 
 
+def test_a_model_is_trained_by_one_process_at_a_time(make_problem, write_problem, capsys):
+    folder = write_problem(make_problem("regression"))
+    options = ["--folds", 2, "--set", "cluster.workers=1"]
+    with locked(Folder(f"{folder.url}/train/ridge")):
+        code, _, err = run_command(["train", folder.url, "--model", "ridge", *options], capsys)
+        assert code == 1
+        assert f"another run is writing in {folder.url}/train/ridge (process {os.getpid()} on " in err
+        assert len(err.splitlines()) == 1
+        assert run_command(["train", folder.url, "--model", "svm-linear", *options], capsys)[0] == 0
+    assert [metrics["model"] for metrics in read_results(folder)] == ["svm-linear"]
+    assert set(folder.listing("train/svm-linear")) == {"metrics.json", "predictions.parquet", "model.skops"}
+
+
+def test_what_was_trained_on_a_run_that_is_cleared_meanwhile_is_not_written(make_problem, write_problem, monkeypatch):
+    folder = write_problem(make_problem("regression"))
+
+    def clearing(*arguments, **keys):
+        folder.claim(folder.job_toml(), overwrite=True)
+        return evaluate_cv(*arguments, **keys)
+
+    monkeypatch.setattr(job, "evaluate_cv", clearing)
+    with pytest.raises(WeglError, match=r"train/ridge/\.lock was removed"):
+        trained(folder, "ridge", folds=2)
+    assert not folder.listing("train")
+
+
+def test_a_folder_that_cannot_be_written_in_is_found_before_the_fits(make_problem, write_problem, monkeypatch):
+    folder = write_problem(make_problem("regression"))
+    folder.write("train", b"a file where the folder should be")
+    monkeypatch.setattr(job, "evaluate_cv", None)
+    with pytest.raises(WeglError, match=rf"cannot write in {folder.url}/train/ridge: Not a directory"):
+        trained(folder, "ridge")
+
+
 def test_damaged_results_are_named(make_problem, write_problem):
     folder = write_problem(make_problem("binary"))
     folder.write("train/mlp/metrics.json", b"{")
@@ -253,6 +291,9 @@ def test_the_command_takes_what_is_not_given_from_the_job_of_the_run(make_proble
         (["--model", "forest"], 2, "random-forest"),
         (["--metric", "rmse"], 2, "no metric of two classes"),
         (["--set", "train.fold=3"], 2, "did you mean train.folds?"),
+        (["--set", "seed=4294967295", "--seeds", "2"], 2, "4294967296 the last seed, and the largest is 4294967295"),
+        (["--seeds", "99999999999999999999"], 2, "1<=x<=10000"),
+        (["--set", "train.seeds=99999999999999999999"], 2, "less than or equal to 10000"),
     ],
 )
 def test_what_cannot_be_done_is_one_line(options, code, message, make_problem, write_problem, capsys):

@@ -25,7 +25,7 @@ from wegl_dask.training.names import MODEL_NAMES, MetricName, ProtocolName, trai
     help="What candidates are compared by; train.metric if not given.",
 )
 @click.option(
-    "--seeds", type=click.IntRange(min=1), help="split: fits of the chosen candidate; train.seeds if not given."
+    "--seeds", type=click.IntRange(1, 10_000), help="split: fits of the chosen candidate; train.seeds if not given."
 )
 @click.option("--folds", type=click.IntRange(min=2), help="cv: number of folds; train.folds if not given.")
 @click.option(
