@@ -11,6 +11,7 @@ from typing import Any
 from wegl_dask.checksums import sealed, unsealed
 from wegl_dask.errors import JobFileError, OtherJobError
 from wegl_dask.folders import TEMPORARY_PREFIX, Folder
+from wegl_dask.locks import LOCK_NAME
 from wegl_dask.records import (
     PART_FOLDERS,
     PART_NAME,
@@ -51,7 +52,7 @@ OWN_NAMES = {
     SCRATCH_FOLDER: SCRATCH_NAME,
     **dict.fromkeys(
         map(training_folder, MODEL_NAMES),
-        re.compile("|".join(map(re.escape, (METRICS_FILE, PREDICTIONS_FILE, MODEL_FILE)))),
+        re.compile("|".join(map(re.escape, (METRICS_FILE, PREDICTIONS_FILE, MODEL_FILE, LOCK_NAME)))),
     ),
     # After those of the models, which are in it: it holds no file of its own.
     TRAIN_FOLDER: re.compile(r"(?!)"),

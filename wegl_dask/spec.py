@@ -360,7 +360,9 @@ class TrainTable(Table):
         description="What candidates are compared by. If not set: roc-auc for two classes on a split, accuracy for other "
         "classes and in cross-validation, rmse for targets.",
     )
-    seeds: int = Field(10, ge=1, description="split: number of seeds that the chosen candidate is fitted with.")
+    seeds: int = Field(
+        10, ge=1, le=10_000, description="split: number of seeds that the chosen candidate is fitted with."
+    )
     folds: int = Field(10, ge=2, description="cv: number of folds.")
     time_budget: float = Field(600.0, gt=0, description="automl: seconds of one search.")
 

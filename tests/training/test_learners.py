@@ -1,10 +1,13 @@
 import numpy as np
 import pytest
 from sklearn.ensemble import RandomForestClassifier
+from sklearn.linear_model import Ridge
 from sklearn.model_selection import ParameterGrid
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
 from sklearn.svm import SVC
 
-from wegl_dask.errors import JobFileError, MissingDependencyError
+from wegl_dask.errors import JobFileError, MissingDependencyError, WeglError
 from wegl_dask.training import automl, svm, trees
 from wegl_dask.training.learner import Fold
 from wegl_dask.training.models import make_learner
@@ -164,6 +167,42 @@ def test_targets_of_any_scale_and_origin_are_learned(name, make_problem):
         assert abs(scores.mean() - y.mean()) < y.std()
 
 
+@pytest.mark.parametrize("name", [*GRID_MODELS, "ridge", "automl"])
+def test_targets_far_from_zero_or_very_small_keep_their_digits(name, make_problem):
+    if name == "automl":
+        pytest.importorskip("flaml")
+        pytest.importorskip("xgboost")
+    problem = make_problem("regression", n=60)
+    step = (np.arange(60) % 4).astype(np.float64)
+    problem.X[:, 0] = step
+    learner = make_learner(name, problem, metric="rmse", time_budget=1.0)
+    candidate = {"C": 1.0} if name.startswith("svm") else learner.groups()[0][-1]
+    expected = None
+    for scale, origin in ((1, 0), (0.05, 0), (0.05, -1e6), (0.05, 1e9), (1e-12, 0), (1e30, 0)):
+        y = origin + scale * step
+        estimator = learner.fit(candidate, problem.X[TRAIN], y[TRAIN], 0)
+        found = [learner.scores(estimator, problem.X[EVALUATE])]
+        if name == "automl":
+            # What the search comes to follows from the time too.
+            assert np.abs((found[0][:, 0] - origin) / scale - step[EVALUATE]).max() < 0.8
+            continue
+        found += list(learner.search(learner.shared(problem.X), y, Fold(TRAIN, EVALUATE), [candidate], 0))
+        for scores in found:
+            plain = (scores[:, 0] - origin) / scale
+            expected = plain if expected is None else expected
+            np.testing.assert_allclose(plain, expected, rtol=0, atol=0.05)
+
+
+def test_ridge_is_that_of_scikit_learn_in_double_precision(make_problem):
+    problem = make_problem("regression", n=60)
+    y = -1e6 - 0.05 * (np.arange(60) % 4)
+    X = problem.X.astype(np.float64)
+    expected = make_pipeline(StandardScaler(), Ridge(alpha=1.0)).fit(X[TRAIN], y[TRAIN]).predict(X[EVALUATE])
+    learner = learner_of("ridge", problem)
+    estimator = learner.fit({"alpha": 1.0}, problem.X[TRAIN], y[TRAIN], 0)
+    np.testing.assert_allclose(estimator.predict(problem.X[EVALUATE]), expected, rtol=0, atol=1e-7)
+
+
 def test_ridge_is_for_targets(make_problem):
     with pytest.raises(JobFileError, match="ridge"):
         learner_of("ridge", make_problem("binary"))
@@ -190,6 +229,34 @@ def test_automl_finds_a_model_in_the_time_it_is_given(kind, make_problem):
         assert scores.shape == (50, 3 if kind == "multiclass" else 1)
         if kind == "binary":
             assert ((scores[:, 0] > 0.5) == y[150:]).mean() > 0.6
+
+
+def automl_of(problem, metric, seconds):
+    pytest.importorskip("flaml")
+    pytest.importorskip("xgboost")
+    return make_learner("automl", problem, metric=metric, time_budget=seconds)
+
+
+def test_automl_without_the_time_for_a_model_says_so(make_problem):
+    problem = make_problem("binary")
+    X, y = problem.X, problem.Y[:, 0]
+    for held in (None, (X[40:], y[40:])):
+        with pytest.raises(WeglError, match=r"no model was found in train\.time_budget = 0\.0001 seconds"):
+            automl_of(problem, "roc-auc", 1e-4).fit({}, X[:40], y[:40], 0, held=held)
+
+
+def test_automl_does_not_choose_on_graphs_that_measure_nothing(make_problem):
+    problem = make_problem("binary", n=100)
+    X, y = problem.X, problem.Y[:, 0]
+    for held in ([], np.flatnonzero(y == 1)[:4]):
+        estimator = automl_of(problem, "roc-auc", 0.5).fit({}, X, y, 0, held=(X[held], y[held]))
+        assert set(estimator.predict(X)) == {0, 1}
+
+
+def test_automl_counts_the_targets_it_needs(make_problem):
+    problem = make_problem("regression")
+    with pytest.raises(WeglError, match="needs 5 targets in the training part, and there are 4"):
+        automl_of(problem, "rmse", 1.0).fit({}, problem.X[:4], problem.Y[:4, 0], 0)
 
 
 def test_the_seed_of_automl_is_that_of_its_forests(make_problem, monkeypatch):

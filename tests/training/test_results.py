@@ -1,4 +1,9 @@
+import io
 import json
+import os
+import re
+import signal
+import zipfile
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -8,14 +13,17 @@ from sklearn.linear_model import LogisticRegression
 
 from wegl_dask.cli import main
 from wegl_dask.errors import WeglError
+from wegl_dask.folders import Folder
+from wegl_dask.locks import locked
 from wegl_dask.reading import read_embeddings
 from wegl_dask.spec import ClusterTable, TrainTable
 from wegl_dask.storage import RunFolder
-from wegl_dask.training import trees
+from wegl_dask.training import job, trees
 from wegl_dask.training.job import train
 from wegl_dask.training.models import make_learner
 from wegl_dask.training.names import MODEL_NAMES
 from wegl_dask.training.problem import Problem
+from wegl_dask.training.protocols import evaluate_cv
 from wegl_dask.training.results import data_fingerprint, read_results, results_table, summarise
 from wegl_dask.training.saved import encode_estimators, load_estimators
 from wegl_dask.verify import verify_run
@@ -59,7 +67,7 @@ def test_the_labels_of_a_run_say_what_is_to_be_learned(labels, kind, make_proble
 
 
 def test_a_run_without_labels_has_nothing_to_learn(embedded_run):
-    with pytest.raises(WeglError, match="no labels"):
+    with pytest.raises(WeglError, match="no graph of the run has a label"):
         Problem.of(read_embeddings(embedded_run("mutag")))
 
 
@@ -67,6 +75,14 @@ def test_labels_of_one_class_are_nothing_to_learn(make_problem, write_problem):
     problem = make_problem("binary")
     problem.Y[:] = 1
     with pytest.raises(WeglError, match="all of one class"):
+        Problem.of(read_embeddings(write_problem(problem).url))
+
+
+@pytest.mark.parametrize("target", [-1e300, 2e100, np.inf])
+def test_targets_whose_squares_are_no_numbers_are_refused(target, make_problem, write_problem):
+    problem = make_problem("regression")
+    problem.Y[7] = target
+    with pytest.raises(WeglError, match=rf"graph g7 is {re.escape(f'{target:g}')}, and targets may be 1e\+100 at most"):
         Problem.of(read_embeddings(write_problem(problem).url))
 
 
@@ -140,6 +156,40 @@ def test_training_may_be_changed_in_the_job_file_of_a_run(make_problem, write_pr
     assert folder.claim(changed).resumed
 
 
+def test_a_model_is_trained_by_one_process_at_a_time(make_problem, write_problem, capsys):
+    folder = write_problem(make_problem("regression"))
+    options = ["--folds", 2, "--set", "cluster.workers=1"]
+    with locked(Folder(f"{folder.url}/train/ridge")):
+        code, _, err = run_command(["train", folder.url, "--model", "ridge", *options], capsys)
+        assert code == 1
+        assert f"another run is writing in {folder.url}/train/ridge (process {os.getpid()} on " in err
+        assert len(err.splitlines()) == 1
+        assert run_command(["train", folder.url, "--model", "svm-linear", *options], capsys)[0] == 0
+    assert [metrics["model"] for metrics in read_results(folder)] == ["svm-linear"]
+    assert set(folder.listing("train/svm-linear")) == {"metrics.json", "predictions.parquet", "model.skops"}
+
+
+def test_what_was_trained_on_a_run_that_is_cleared_meanwhile_is_not_written(make_problem, write_problem, monkeypatch):
+    folder = write_problem(make_problem("regression"))
+
+    def clearing(*arguments, **keys):
+        folder.claim(folder.job_toml(), overwrite=True)
+        return evaluate_cv(*arguments, **keys)
+
+    monkeypatch.setattr(job, "evaluate_cv", clearing)
+    with pytest.raises(WeglError, match=r"train/ridge/\.lock was removed"):
+        trained(folder, "ridge", folds=2)
+    assert not folder.listing("train")
+
+
+def test_a_folder_that_cannot_be_written_in_is_found_before_the_fits(make_problem, write_problem, monkeypatch):
+    folder = write_problem(make_problem("regression"))
+    folder.write("train", b"a file where the folder should be")
+    monkeypatch.setattr(job, "evaluate_cv", None)
+    with pytest.raises(WeglError, match=rf"cannot write in {folder.url}/train/ridge: Not a directory"):
+        trained(folder, "ridge")
+
+
 def test_damaged_results_are_named(make_problem, write_problem):
     folder = write_problem(make_problem("binary"))
     folder.write("train/mlp/metrics.json", b"{")
@@ -174,6 +224,39 @@ def test_a_file_with_other_objects_is_not_loaded(make_problem, write_problem):
     folder.write("train/mlp/model.skops", skops.io.dumps({"label": stranger}))
     with pytest.raises(WeglError, match=r"holds objects of json\.encoder\.JSONEncoder"):
         load_estimators(folder, "mlp")
+
+
+def archive(name, text):
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w") as content:
+        content.writestr(name, text)
+    return file.getvalue()
+
+
+def with_byte(content, place, value):
+    return content[:place] + bytes([value]) + content[place + 1 :]
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda content: content[:-40],
+        lambda _: b"",
+        # Within the first member, and the version and the compression that its place in the directory names.
+        lambda content: with_byte(content, len(content) // 2, content[len(content) // 2] ^ 1),
+        lambda content: with_byte(content, content.index(b"PK\x01\x02") + 6, 108),
+        lambda content: with_byte(content, content.index(b"PK\x01\x02") + 10, 99),
+        lambda content: content.replace(b"schema.json", b"scheme.json"),
+        lambda _: archive("schema.json", "[]"),
+        lambda _: archive("schema.json", "{}"),
+    ],
+)
+def test_a_damaged_model_is_named(damage, make_problem, write_problem):
+    folder = write_problem(make_problem("regression"))
+    trained(folder, "ridge", folds=2)
+    folder.write("train/ridge/model.skops", damage(folder.read("train/ridge/model.skops")))
+    with pytest.raises(WeglError, match=r"ridge/model\.skops is damaged: .*Train the model again"):
+        load_estimators(folder, "ridge")
 
 
 # The table
@@ -244,6 +327,10 @@ def test_the_command_takes_what_is_not_given_from_the_job_of_the_run(make_proble
         (["--model", "forest"], 2, "random-forest"),
         (["--metric", "rmse"], 2, "no metric of two classes"),
         (["--set", "train.fold=3"], 2, "did you mean train.folds?"),
+        (["--set", "output.path=x"], 2, "output.path has no effect on a training"),
+        (["--set", "seed=4294967295", "--seeds", "2"], 2, "4294967296 the last seed, and the largest is 4294967295"),
+        (["--seeds", "99999999999999999999"], 2, "1<=x<=10000"),
+        (["--set", "train.seeds=99999999999999999999"], 2, "less than or equal to 10000"),
     ],
 )
 def test_what_cannot_be_done_is_one_line(options, code, message, make_problem, write_problem, capsys):
@@ -260,3 +347,28 @@ def test_a_run_that_has_not_finished_is_not_trained_on(make_problem, write_probl
     code, _, err = run_command(["train", folder.url], capsys)
     assert code == 1
     assert "has not finished" in err
+    assert "allow_unfinished" not in err
+
+
+def test_where_the_output_is_is_shown_as_it_was_given(make_problem, write_problem, capsys):
+    folder = write_problem(make_problem("regression"))
+    options = ["--model", "ridge", "--folds", 2, "--set", "cluster.workers=1"]
+    _, out, _ = run_command(["train", f"file://{folder.url}/", *options], capsys)
+    assert out.endswith(f"\noutput: file://{folder.url}/train/ridge\n")
+
+
+@pytest.mark.parametrize(
+    ("command", "place", "state"),
+    [
+        ("train", "training.job.train", "Nothing of it was kept; run the same command again to start anew"),
+        ("report", "report.job.write_report", "Run the same command again"),
+    ],
+)
+def test_a_command_that_keeps_nothing_promises_nothing_when_it_is_stopped(
+    command, place, state, make_problem, write_problem, capsys, monkeypatch
+):
+    folder = write_problem(make_problem("binary"))
+    monkeypatch.setattr(f"wegl_dask.{place}", lambda *_, **__: signal.raise_signal(signal.SIGINT))
+    code, _, err = run_command([command, folder.url], capsys)
+    assert code == 130
+    assert err == f"\nwegl-dask: stopped by SIGINT. {state}\n"

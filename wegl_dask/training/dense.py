@@ -5,7 +5,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
-from sklearn.compose import TransformedTargetRegressor
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import Ridge
 from sklearn.neural_network import MLPClassifier, MLPRegressor
@@ -19,7 +18,7 @@ PENALTIES = tuple(10.0**exponent for exponent in range(-2, 6))
 
 
 class Perceptron(Learner):
-    """Multi-layer perceptrons (paper, appendix "Implementation Details"); targets are standardised too."""
+    """Multi-layer perceptrons (paper, appendix "Implementation Details")."""
 
     def groups(self) -> list[list[Candidate]]:
         """List the candidates, each by itself."""
@@ -27,10 +26,8 @@ class Perceptron(Learner):
 
     def make(self, candidate: Candidate, seed: int) -> Any:
         """Make the estimator of a candidate."""
-        if self.n_classes:
-            return make_pipeline(StandardScaler(), MLPClassifier(**candidate, random_state=seed))
-        network = make_pipeline(StandardScaler(), MLPRegressor(**candidate, random_state=seed))
-        return TransformedTargetRegressor(network, transformer=StandardScaler())
+        kind = MLPClassifier if self.n_classes else MLPRegressor
+        return make_pipeline(StandardScaler(), kind(**candidate, random_state=seed))
 
     def _fit(
         self, candidate: Candidate, X: npt.NDArray[np.float32], y: npt.NDArray[Any], seed: int, held: Held | None

@@ -3,11 +3,15 @@
 import time
 from typing import Any
 
+from wegl_dask.errors import JobFileError, WeglError
+from wegl_dask.folders import Folder
+from wegl_dask.locks import locked
 from wegl_dask.reading import read_embeddings
 from wegl_dask.spec import ClusterTable, TrainTable
 from wegl_dask.storage import RunFolder
 from wegl_dask.training.metrics import choose_metric
 from wegl_dask.training.models import make_learner
+from wegl_dask.training.names import training_folder
 from wegl_dask.training.problem import Problem
 from wegl_dask.training.protocols import default_protocol, evaluate_cv, evaluate_split
 from wegl_dask.training.results import Trained, data_fingerprint
@@ -15,9 +19,14 @@ from wegl_dask.training.spreading import open_workers
 
 COLUMNS = ("graph_id", "label", "split")
 
+SEEDS = 2**32
+"""Seeds that NumPy and scikit-learn know: 0 to one less than this."""
+
 
 def train(run: RunFolder, table: TrainTable, cluster: ClusterTable, *, seed: int) -> dict[str, Any]:
     """Train and measure a model on the embeddings of a run, and write it to the run folder.
+
+    The model's folder is locked meanwhile, so that its files are of one training; other models may be trained beside it.
 
     Parameters
     ----------
@@ -37,29 +46,45 @@ def train(run: RunFolder, table: TrainTable, cluster: ClusterTable, *, seed: int
     Raises
     ------
     WeglError
-        If the run cannot be read, or its labels do not go with the model, protocol or metric.
+        If the run cannot be read, its labels do not go with the model, protocol or metric, or the same model is being
+        trained on it by another process.
     """
     started = time.perf_counter()
+    run.job_toml()
+    if not run.has_succeeded():
+        raise WeglError(f"the run in {run.location()} has not finished: run the job again")
     data = data_fingerprint(run)
     problem = Problem.of(read_embeddings(run.url, COLUMNS, storage_options=run.storage_options))
     protocol = table.protocol or default_protocol(problem)
     metric = choose_metric(problem.kind, protocol, table.metric)
     learner = make_learner(table.model, problem, metric=metric.name, time_budget=table.time_budget)
-    with open_workers(cluster) as workers:
-        if protocol == "split":
-            seeds = range(seed, seed + table.seeds)
-            outcome = evaluate_split(problem, learner, metric, workers, seeds=seeds)
-        else:
-            outcome = evaluate_cv(problem, learner, metric, workers, n_folds=table.folds, seed=seed)
-    trained = Trained(
-        model=table.model,
-        protocol=protocol,
-        metric=metric,
-        problem=problem,
-        outcome=outcome,
-        seed=seed,
-        threshold=learner.threshold,
-        data=data,
-        seconds=time.perf_counter() - started,
-    )
-    return trained.write(run)
+    seeds = _seeds(seed, table.seeds)
+    # Before the fits: they may take hours, and a folder that cannot be written in is found here.
+    with locked(Folder(run.location(training_folder(table.model)), run.storage_options)) as lock:
+        with open_workers(cluster) as workers:
+            if protocol == "split":
+                outcome = evaluate_split(problem, learner, metric, workers, seeds=seeds)
+            else:
+                outcome = evaluate_cv(problem, learner, metric, workers, n_folds=table.folds, seed=seed)
+        trained = Trained(
+            model=table.model,
+            protocol=protocol,
+            metric=metric,
+            problem=problem,
+            outcome=outcome,
+            seed=seed,
+            threshold=learner.threshold,
+            data=data,
+            seconds=time.perf_counter() - started,
+        )
+        lock.ensure_held()
+        return trained.write(run)
+
+
+def _seeds(first: int, n_seeds: int) -> range:
+    if first + n_seeds > SEEDS:
+        raise JobFileError(
+            f"seed = {first} and train.seeds = {n_seeds} make {first + n_seeds - 1} the last seed, and the largest is "
+            f"{SEEDS - 1}: lower one of them"
+        )
+    return range(first, first + n_seeds)

@@ -12,6 +12,7 @@ from sklearn.dummy import DummyClassifier
 
 from wegl_dask.graphs import IntArray
 from wegl_dask.training.problem import FloatMatrix, ProblemKind
+from wegl_dask.training.targets import Standard, StandardisedRegressor
 
 Candidate = Mapping[str, Any]
 Labels = npt.NDArray[np.float64]
@@ -29,7 +30,7 @@ class Fold:
 
 @dataclass(frozen=True)
 class Learner(ABC):
-    """A kind of model for one task.
+    """A kind of model for one task. Targets are standardised before any model sees them.
 
     Attributes
     ----------
@@ -58,7 +59,7 @@ class Learner(ABC):
 
     @abstractmethod
     def make(self, candidate: Candidate, seed: int) -> Any:
-        """Make the scikit-learn estimator of a candidate, to be fitted to vectors and labels."""
+        """Make the scikit-learn estimator of a candidate, to be fitted to vectors and labels, or standardised targets."""
 
     def shared(self, X: npt.NDArray[np.float32]) -> Arrays:
         """Compute what all fits start from; it is sent to every process once."""
@@ -86,7 +87,10 @@ class Learner(ABC):
         if self._is_constant(y[fold.train]):
             constant = self._in_columns(np.ones((1, 1)), y[fold.train][:1])
             return np.broadcast_to(constant, (len(group), len(fold.evaluate), self.n_outputs)).copy()
-        return self._search(shared, y, fold, group, seed)
+        if self.n_classes:
+            return self._search(shared, y, fold, group, seed)
+        standard = Standard.of(y[fold.train])
+        return standard.undo(self._search(shared, standard.apply(y), fold, group, seed))
 
     def fit(
         self, candidate: Candidate, X: npt.NDArray[np.float32], y: Labels, seed: int, *, held: Held | None = None
@@ -107,10 +111,14 @@ class Learner(ABC):
         estimator
             Fitted; `scores` scores with it.
         """
-        y = y.astype(np.int64) if self.n_classes else y
+        if not self.n_classes:
+            standard = Standard.of(y)
+            held = None if held is None else (held[0], standard.apply(held[1]))
+            regressor = self._fit(candidate, X, standard.apply(y), seed, held)
+            return StandardisedRegressor(regressor, standard.mean, standard.scale)
         if self._is_constant(y):
-            return DummyClassifier().fit(X, y)
-        return self._fit(candidate, X, y, seed, held)
+            return DummyClassifier().fit(X, y.astype(np.int64))
+        return self._fit(candidate, X, y.astype(np.int64), seed, held)
 
     def scores(self, estimator: Any, X: npt.NDArray[np.floating]) -> FloatMatrix:
         """Score vectors with what `fit` returned: float64, (n, n_outputs)."""
@@ -132,10 +140,14 @@ class Learner(ABC):
         (X,) = shared
         return np.stack(
             [
-                self.scores(self.fit(candidate, X[fold.train], y[fold.train], seed), X[fold.evaluate])
+                self.scores(self._fitted(candidate, X[fold.train], y[fold.train], seed), X[fold.evaluate])
                 for candidate in group
             ]
         )
+
+    def _fitted(self, candidate: Candidate, X: npt.NDArray[np.float32], y: Labels, seed: int) -> Any:
+        """Fit a candidate to labels of several classes, or to targets that are standardised already."""
+        return self._fit(candidate, X, y.astype(np.int64) if self.n_classes else y, seed, None)
 
     def _class_scores(self, estimator: Any, X: npt.NDArray[np.floating]) -> FloatMatrix:
         """Score vectors for each class that the estimator knows; for two, class 1 alone may be scored."""

@@ -17,6 +17,10 @@ SPLITS = ("train", "valid", "test")
 """Names of the parts of a split, as the Open Graph Benchmark has them."""
 
 
+MAX_TARGET = 1e100
+"""Largest target, whatever its sign: sums of its squares are far from the largest number in double precision."""
+
+
 @dataclass(frozen=True)
 class Problem:
     """Vectors and labels.
@@ -52,13 +56,13 @@ class Problem:
         Raises
         ------
         WeglError
-            If there is nothing to learn: no labels, or one class alone.
+            If there is nothing to learn: no labels, or one class alone; or a target is beyond `MAX_TARGET`.
         """
         labels = embeddings.labels
-        if embeddings.y is None:
+        if embeddings.y is None or not embeddings.rows.column("label").drop_null().length():
             raise WeglError(
-                "the run has no labels, so there is nothing to train on: name them in the job file (source.targets, or "
-                "task), and run it again"
+                "no graph of the run has a label, so there is nothing to train on: name the labels in the job file "
+                "(source.targets, or task), or fill them in where it names them, and run it again"
             )
         Y = np.asarray(embeddings.y, dtype=np.float64).reshape(len(embeddings.X), -1)
         kind: ProblemKind
@@ -70,6 +74,8 @@ class Problem:
             kind = "regression"
         if kind != "regression" and len(np.unique(Y[~np.isnan(Y)])) < 2:
             raise WeglError("the labels that are known are all of one class: there is nothing to tell apart")
+        if kind == "regression":
+            _refuse_large_targets(Y, embeddings.graph_id)
         return cls(
             kind=kind,
             X=embeddings.X,
@@ -95,3 +101,13 @@ class Problem:
         if self.split is None:
             return np.empty(0, dtype=np.int64)
         return np.flatnonzero(self.split == name)
+
+
+def _refuse_large_targets(Y: FloatMatrix, graph_id: npt.NDArray[np.object_]) -> None:
+    large = np.argwhere(np.abs(Y) > MAX_TARGET)
+    if len(large):
+        row, task = large[0]
+        raise WeglError(
+            f"the target of graph {graph_id[row]} is {Y[row, task]:g}, and targets may be {MAX_TARGET:g} at most, since "
+            "errors are squared: give them in another unit, and run the job again"
+        )

@@ -7,9 +7,7 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 import numpy.typing as npt
-from sklearn.compose import TransformedTargetRegressor
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.preprocessing import StandardScaler
 from sklearn.svm import SVC, SVR
 
 from wegl_dask.graphs import IntArray
@@ -31,7 +29,7 @@ _BLOCK_ENTRIES = 1 << 24
 class SupportVectorMachine(Learner):
     """Support vector machines on the vectors as they are, whose distances stand for Wasserstein distances.
 
-    The width of the RBF kernel is scikit-learn's ``gamma="scale"``, of the training part. Targets are standardised.
+    The width of the RBF kernel is scikit-learn's ``gamma="scale"``, of the training part.
 
     Attributes
     ----------
@@ -67,7 +65,7 @@ class SupportVectorMachine(Learner):
         of_others = self._kernel(shared, fold.evaluate, fold.train)
         return np.stack(
             [
-                self.scores(self._fitted(self._make(candidate, "precomputed"), of_train, y[fold.train]), of_others)
+                self.scores(self._solved(self._make(candidate, "precomputed"), of_train, y[fold.train]), of_others)
                 for candidate in group
             ]
         )
@@ -88,9 +86,7 @@ class SupportVectorMachine(Learner):
 
     def _make(self, candidate: Candidate, kernel: str) -> Any:
         settings = {**candidate, "kernel": kernel, "max_iter": self.max_iterations}
-        if self.n_classes:
-            return SVC(**settings)
-        return TransformedTargetRegressor(SVR(**settings), transformer=StandardScaler())
+        return SVC(**settings) if self.n_classes else SVR(**settings)
 
     def _fit(
         self,
@@ -100,9 +96,9 @@ class SupportVectorMachine(Learner):
         seed: int,
         held: Held | None,  # noqa: ARG002
     ) -> Any:
-        return self._fitted(self.make(candidate, seed), X, y)
+        return self._solved(self.make(candidate, seed), X, y)
 
-    def _fitted(self, estimator: Any, X: npt.NDArray[Any], y: npt.NDArray[Any]) -> Any:
+    def _solved(self, estimator: Any, X: npt.NDArray[Any], y: npt.NDArray[Any]) -> Any:
         with warnings.catch_warnings():
             # The number of steps is a part of what the candidate is.
             warnings.simplefilter("ignore", ConvergenceWarning)

@@ -52,7 +52,7 @@ class RandomForest(Learner):
     def _search(self, shared: Arrays, y: Labels, fold: Fold, group: Sequence[Candidate], seed: int) -> FloatMatrix:
         (X,) = shared
         sizes = [candidate["n_estimators"] for candidate in group]
-        forest = self.fit({**group[0], "n_estimators": max(sizes)}, X[fold.train], y[fold.train], seed)
+        forest = self._fitted({**group[0], "n_estimators": max(sizes)}, X[fold.train], y[fold.train], seed)
         by_size = {}
         for n_trees, mean in enumerate(_running_means(forest, X[fold.evaluate], is_classifier=bool(self.n_classes)), 1):
             if n_trees in sizes:
@@ -89,7 +89,7 @@ class GradientBoosting(Learner):
     def _search(self, shared: Arrays, y: Labels, fold: Fold, group: Sequence[Candidate], seed: int) -> FloatMatrix:
         (X,) = shared
         sizes = [candidate["max_iter"] for candidate in group]
-        estimator = self.fit({**group[0], "max_iter": max(sizes)}, X[fold.train], y[fold.train], seed)
+        estimator = self._fitted({**group[0], "max_iter": max(sizes)}, X[fold.train], y[fold.train], seed)
         staged = estimator.staged_predict_proba if self.n_classes else estimator.staged_predict
         by_size = {}
         for n_trees, scores in enumerate(staged(X[fold.evaluate]), 1):
