@@ -66,7 +66,7 @@ def test_of_few_points_there_are_as_many_on_either_side_as_there_are(ledger):
     pool = np.random.default_rng(0).standard_normal((31, 3))
     found = list(measure_growth(pool, ledger, sizes=(5, 20, 40), data="of 31 points"))
     assert all((each.sizes, each.n_points) == ((5, 15), 31) for each in found)
-    assert list(measure_growth(pool[:1], ledger, sizes=(5,))) == []
+    assert list(measure_growth(pool[:1], ledger, sizes=(5,), data="of one point")) == []
 
 
 def test_what_was_measured_is_not_measured_again(ledger, monkeypatch):
