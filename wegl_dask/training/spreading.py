@@ -1,11 +1,17 @@
 """Many fits at a time: in processes of this machine, or on the workers of a Dask cluster."""
 
+import multiprocessing.resource_tracker
+import os
+import signal
+import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import joblib
 from dask.system import CPU_COUNT
+from joblib.externals.loky.backend import resource_tracker as loky_resource_tracker
 from joblib.externals.loky.process_executor import TerminatedWorkerError
 from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
@@ -14,6 +20,9 @@ from wegl_dask.errors import WeglError
 from wegl_dask.progress import Progress
 from wegl_dask.spec import ClusterTable
 from wegl_dask.training.learner import Arrays
+
+PARENT_LOOKED_FOR_EVERY = 1.0
+"""Seconds between two looks of a process whether the command that it fits for is still there."""
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
@@ -63,10 +72,13 @@ class Workers:
                     results: list[Result] = joblib.Parallel()(calls)
                 progress.update(len(tasks))
                 return results
-            with joblib.parallel_config("loky", n_jobs=min(self._n_jobs, len(tasks))):
+            n_jobs = min(self._n_jobs, len(tasks))
+            with joblib.parallel_config("loky", n_jobs=n_jobs, initializer=_serve, initargs=(os.getpid(),)):
                 results = []
                 try:
-                    for result in joblib.Parallel(return_as="generator")(calls):
+                    with _children_without_interrupts():
+                        arriving = joblib.Parallel(return_as="generator")(calls)
+                    for result in arriving:
                         results.append(result)
                         progress.update()
                 except TerminatedWorkerError as error:
@@ -89,6 +101,34 @@ def open_workers(table: ClusterTable) -> Iterator[Workers]:
         return
     with open_client(table):
         yield Workers(1, on_dask=True)
+
+
+@contextmanager
+def _children_without_interrupts() -> Iterator[None]:
+    """Keep Ctrl-C, which a terminal sends to all processes of a command, from those that are started in the block.
+
+    They inherit it blocked, from their first moment on; this process has it again after the block.
+    """
+    # Two processes that tidy up behind the others: to start them unblocks it.
+    multiprocessing.resource_tracker.ensure_running()
+    loky_resource_tracker.ensure_running()
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _serve(parent: int) -> None:
+    """Prepare a process: it leaves Ctrl-C to its parent, and ends when that is gone, however it ended."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with, args=(parent,), name="wegl-dask parent", daemon=True).start()
+
+
+def _end_with(parent: int) -> None:
+    while os.getppid() == parent:
+        time.sleep(PARENT_LOOKED_FOR_EVERY)
+    os._exit(1)
 
 
 def _on_one_core(function: Callable[..., Result], task: Task, *shared: Any) -> Result:

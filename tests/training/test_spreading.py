@@ -1,0 +1,82 @@
+"""Processes that fit: they end with the command, and leave Ctrl-C to it."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+COMMAND = """
+import sys, time
+from pathlib import Path
+from wegl_dask.cli.stopping import Stopped, stopped_by_signals
+from wegl_dask.training.spreading import Workers
+
+def fit(path):
+    Path(path).touch()
+    time.sleep(600)
+
+try:
+    with stopped_by_signals():
+        Workers(2).map("search", fit, sys.argv[1:], ())
+except Stopped as stopped:
+    print(stopped, file=sys.stderr)
+"""
+
+
+def running():
+    """The processes that run: parent and command line by id."""
+    found = {}
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            state, parent = (folder / "stat").read_text().rpartition(")")[2].split()[:2]
+            command = (folder / "cmdline").read_text()
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        if state != "Z":
+            found[int(folder.name)] = int(parent), command
+    return found
+
+
+def fitting(pid):
+    return [child for child, (parent, command) in running().items() if parent == pid and "LokyProcess" in command]
+
+
+@pytest.fixture(params=["while they start", "while they fit"])
+def command(request, tmp_path, wait_until):
+    """A command whose two processes start or fit, in a process group of its own; and those two."""
+    script = tmp_path / "command.py"
+    script.write_text(COMMAND)
+    marks = [tmp_path / "one", tmp_path / "two"]
+    with subprocess.Popen(
+        [sys.executable, str(script), *map(str, marks)],
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as process:
+        try:
+            wait_until(lambda: len(fitting(process.pid)) == 2, "two processes")
+            if request.param == "while they fit":
+                wait_until(lambda: all(mark.exists() for mark in marks), "their fits")
+            yield process, fitting(process.pid)
+        finally:
+            process.kill()
+
+
+def test_processes_end_when_the_command_is_killed(command, wait_until):
+    process, own = command
+    process.kill()
+    wait_until(lambda: running().keys().isdisjoint(own), "their end", seconds=30)
+
+
+def test_processes_leave_ctrl_c_to_the_command(command, wait_until):
+    process, own = command
+    os.killpg(process.pid, signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    *progress, last = err.splitlines()
+    assert all(line.startswith("search: ") for line in progress), err
+    assert last.startswith("stopped by SIGINT")
+    wait_until(lambda: running().keys().isdisjoint(own), "their end", seconds=30)
