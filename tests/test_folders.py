@@ -134,8 +134,11 @@ def test_damaged_parquet_is_named(run_folder):
             run_folder.parquet(name) as file,
         ):
             file.read()
-    with pytest.raises(WeglError, match="not a whole Parquet file"):
+    with pytest.raises(WeglError, match=r"not a whole Parquet file .* Run the job again"):
         run_folder.parquet_footer("cut")
+    run_folder.write("train/mlp/predictions.parquet", b"")
+    with pytest.raises(WeglError, match=r"predictions\.parquet is not a whole Parquet file .* Train the model again"):
+        run_folder.parquet_footer("train/mlp/predictions.parquet")
 
 
 def test_a_footer_with_names_that_are_no_text_is_damaged_parquet(run_folder):

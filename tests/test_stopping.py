@@ -41,6 +41,13 @@ def test_a_request_that_a_signal_cuts_off_leaves_no_word_behind(sent, caplog):
     assert caplog.records == []
 
 
+def test_what_there_is_when_a_block_was_stopped_is_the_blocks_to_say():
+    with pytest.raises(Stopped, match=r"stopped by SIGTERM\. What was finished stays valid"), stopped_by_signals():
+        signal.raise_signal(signal.SIGTERM)
+    with pytest.raises(Stopped, match=r"stopped by SIGTERM\. Nothing was kept"), stopped_by_signals("Nothing was kept"):
+        signal.raise_signal(signal.SIGTERM)
+
+
 def test_signals_have_their_handlers_and_logs_their_levels_back(caplog):
     before = signal.getsignal(signal.SIGTERM)
     with pytest.raises(Stopped), stopped_by_signals():

@@ -24,6 +24,7 @@ import pyarrow.parquet as pq
 
 from wegl_dask.errors import JobFileError, WeglError
 from wegl_dask.stores import missing_package, refuse_secrets
+from wegl_dask.training.names import TRAIN_FOLDER
 
 Content = bytes | Callable[[BinaryIO], int | None]
 """What a file is made of: its bytes, or a function that writes them to a binary file and may return a number of rows."""
@@ -298,9 +299,10 @@ class Folder:
             if getattr(error, "errno", None) is not None:
                 raise StorageError(f"cannot read {self.location(name)}: {_reason(error)}") from error
             what = str(error).splitlines()[0]
-            raise WeglError(
-                f"{self.location(name)} is not a whole Parquet file ({what}). Run the job again: damaged parts are remade"
-            ) from error
+            again = "Run the job again: damaged parts are remade"
+            if name.startswith(f"{TRAIN_FOLDER}/"):
+                again = "Train the model again"
+            raise WeglError(f"{self.location(name)} is not a whole Parquet file ({what}). {again}") from error
 
 
 _KEPT = "what was finished stays valid, and the same command goes on from there"

@@ -1,6 +1,7 @@
 import json
 import os
 import re
+import signal
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -291,6 +292,7 @@ def test_the_command_takes_what_is_not_given_from_the_job_of_the_run(make_proble
         (["--model", "forest"], 2, "random-forest"),
         (["--metric", "rmse"], 2, "no metric of two classes"),
         (["--set", "train.fold=3"], 2, "did you mean train.folds?"),
+        (["--set", "output.path=x"], 2, "output.path has no effect on a training"),
         (["--set", "seed=4294967295", "--seeds", "2"], 2, "4294967296 the last seed, and the largest is 4294967295"),
         (["--seeds", "99999999999999999999"], 2, "1<=x<=10000"),
         (["--set", "train.seeds=99999999999999999999"], 2, "less than or equal to 10000"),
@@ -310,3 +312,28 @@ def test_a_run_that_has_not_finished_is_not_trained_on(make_problem, write_probl
     code, _, err = run_command(["train", folder.url], capsys)
     assert code == 1
     assert "has not finished" in err
+    assert "allow_unfinished" not in err
+
+
+def test_where_the_output_is_is_shown_as_it_was_given(make_problem, write_problem, capsys):
+    folder = write_problem(make_problem("regression"))
+    options = ["--model", "ridge", "--folds", 2, "--set", "cluster.workers=1"]
+    _, out, _ = run_command(["train", f"file://{folder.url}/", *options], capsys)
+    assert out.endswith(f"\noutput: file://{folder.url}/train/ridge\n")
+
+
+@pytest.mark.parametrize(
+    ("command", "place", "state"),
+    [
+        ("train", "training.job.train", "Nothing of it was kept; run the same command again to start anew"),
+        ("report", "report.job.write_report", "Run the same command again"),
+    ],
+)
+def test_a_command_that_keeps_nothing_promises_nothing_when_it_is_stopped(
+    command, place, state, make_problem, write_problem, capsys, monkeypatch
+):
+    folder = write_problem(make_problem("binary"))
+    monkeypatch.setattr(f"wegl_dask.{place}", lambda *_, **__: signal.raise_signal(signal.SIGINT))
+    code, _, err = run_command([command, folder.url], capsys)
+    assert code == 130
+    assert err == f"\nwegl-dask: stopped by SIGINT. {state}\n"

@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 import click
 
 from wegl_dask.cli import experiments, geometry, jobs, models, neighbours, plan, report, reproduce, runs, training
-from wegl_dask.cli.stopping import Stopped
+from wegl_dask.cli.stopping import RUN_AGAIN, Stopped
 from wegl_dask.errors import WeglError
 from wegl_dask.logs import LOG_JSON, json_lines, log_event
 from wegl_dask.version import __version__
@@ -39,7 +39,7 @@ class _Group(click.Group):
                 raise
             _report(ctx, str(error), error.exit_code, table=error.table)
         except KeyboardInterrupt as error:
-            stopped = error if isinstance(error, Stopped) else Stopped(signal.SIGINT)
+            stopped = error if isinstance(error, Stopped) else Stopped(signal.SIGINT, RUN_AGAIN)
             _report(ctx, str(stopped), stopped.exit_code, before="\n")
 
 

@@ -15,8 +15,20 @@ if TYPE_CHECKING:
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
+GOES_ON = "What was finished stays valid; run the same command again to go on from there"
+STARTS_ANEW = "Nothing of it was kept; run the same command again to start anew"
+RUN_AGAIN = "Run the same command again"
+
+
 class Stopped(KeyboardInterrupt):
     """The command was told to stop by a signal.
+
+    Parameters
+    ----------
+    number : int
+        Of the signal.
+    state : str
+        What there is now, and what to do.
 
     Attributes
     ----------
@@ -25,19 +37,22 @@ class Stopped(KeyboardInterrupt):
         128 and the signal's number, as shells report it: 130 for Ctrl-C, 143 for SIGTERM.
     """
 
-    def __init__(self, number: int) -> None:
+    def __init__(self, number: int, state: str) -> None:
         self.signal = signal.Signals(number)
         self.exit_code = 128 + number
-        super().__init__(
-            f"stopped by {self.signal.name}. What was finished stays valid; run the same command again to go on from there"
-        )
+        super().__init__(f"stopped by {self.signal.name}. {state}")
 
 
 @contextlib.contextmanager
-def stopped_by_signals() -> Iterator[None]:
+def stopped_by_signals(state: str = GOES_ON) -> Iterator[None]:
     """Raise `Stopped` in the main thread when a signal comes; once, so that nothing interrupts the cleaning up.
 
     From then on nothing is said of the requests to a cluster that were cut off by it.
+
+    Parameters
+    ----------
+    state : str, default `GOES_ON`
+        What there is when the block was stopped, and what to do.
     """
     before = {number: signal.getsignal(number) for number in SIGNALS}
     with contextlib.ExitStack() as after:
@@ -48,7 +63,7 @@ def stopped_by_signals() -> Iterator[None]:
                 signal.signal(each, signal.SIG_IGN)
             # A request that Dask had not sent yet has no future that it could cancel: it logs a NameError.
             after.enter_context(silenced())
-            raise Stopped(number)
+            raise Stopped(number, state)
 
         for number in SIGNALS:
             signal.signal(number, stop)

@@ -1,11 +1,11 @@
 """The command that trains a model on a run's embeddings: train."""
 
-from pathlib import PurePath
 from typing import Any, get_args
 
 import click
 
-from wegl_dask.cli.stopping import stopped_by_signals
+from wegl_dask.cli.stopping import STARTS_ANEW, stopped_by_signals
+from wegl_dask.errors import JobFileError
 from wegl_dask.progress import format_seconds
 from wegl_dask.spec import JobSpec
 from wegl_dask.training.names import MODEL_NAMES, MetricName, ProtocolName, training_folder
@@ -38,7 +38,7 @@ from wegl_dask.training.names import MODEL_NAMES, MetricName, ProtocolName, trai
     "overrides",
     multiple=True,
     metavar="KEY=VALUE",
-    help="Set a key of the table [train] or [cluster], such as cluster.workers=4. May be repeated.",
+    help="Set seed, or a key of the table [train] or [cluster], such as cluster.workers=4. May be repeated.",
 )
 def train(out: str, overrides: tuple[str, ...], **options: Any) -> None:
     """Train a model on the embeddings of the finished run in OUT, and write what it is worth to OUT/train/MODEL/.
@@ -63,7 +63,7 @@ def train(out: str, overrides: tuple[str, ...], **options: Any) -> None:
 
     run = RunFolder(out)
     spec = _job(run.job_toml(), run.location("job.toml"), overrides, options)
-    with stopped_by_signals():
+    with stopped_by_signals(STARTS_ANEW):
         metrics = train_model(run, spec.train, spec.cluster, seed=spec.seed)
     click.echo(
         f"\n{spec.name}: {metrics['model']}, {metrics['protocol']}, {metrics['graphs_labelled']:,} graphs with labels, "
@@ -72,11 +72,18 @@ def train(out: str, overrides: tuple[str, ...], **options: Any) -> None:
     for line in results_table(metrics):
         click.echo(f"  {line}")
     click.echo(f"seconds: {format_seconds(metrics['seconds'])}")
-    click.echo(f"output: {PurePath(out) / training_folder(metrics['model'])}")
+    click.echo(f"output: {out.rstrip('/')}/{training_folder(metrics['model'])}")
 
 
 def _job(toml: str, where: str, overrides: tuple[str, ...], options: dict[str, Any]) -> JobSpec:
     """Read the job of a run, with the options in place of its keys."""
+    for override in overrides:
+        key = override.partition("=")[0].strip()
+        if key != "seed" and key.partition(".")[0] not in ("train", "cluster"):
+            raise JobFileError(
+                f"--set {override}: {key} has no effect on a training, and only seed and the keys of [train] and [cluster] "
+                "have: leave it out"
+            )
     given = {f"train.{key}": value for key, value in options.items() if value is not None}
     assignments = [f'{key}="{value}"' if isinstance(value, str) else f"{key}={value}" for key, value in given.items()]
     return JobSpec.from_toml(toml, [*overrides, *assignments], where=where)
