@@ -7,7 +7,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.svm import SVC
 
-from wegl_dask.errors import JobFileError, MissingDependencyError
+from wegl_dask.errors import JobFileError, MissingDependencyError, WeglError
 from wegl_dask.training import automl, svm, trees
 from wegl_dask.training.learner import Fold
 from wegl_dask.training.models import make_learner
@@ -229,6 +229,34 @@ def test_automl_finds_a_model_in_the_time_it_is_given(kind, make_problem):
         assert scores.shape == (50, 3 if kind == "multiclass" else 1)
         if kind == "binary":
             assert ((scores[:, 0] > 0.5) == y[150:]).mean() > 0.6
+
+
+def automl_of(problem, metric, seconds):
+    pytest.importorskip("flaml")
+    pytest.importorskip("xgboost")
+    return make_learner("automl", problem, metric=metric, time_budget=seconds)
+
+
+def test_automl_without_the_time_for_a_model_says_so(make_problem):
+    problem = make_problem("binary")
+    X, y = problem.X, problem.Y[:, 0]
+    for held in (None, (X[40:], y[40:])):
+        with pytest.raises(WeglError, match=r"no model was found in train\.time_budget = 0\.0001 seconds"):
+            automl_of(problem, "roc-auc", 1e-4).fit({}, X[:40], y[:40], 0, held=held)
+
+
+def test_automl_does_not_choose_on_graphs_that_measure_nothing(make_problem):
+    problem = make_problem("binary", n=100)
+    X, y = problem.X, problem.Y[:, 0]
+    for held in ([], np.flatnonzero(y == 1)[:4]):
+        estimator = automl_of(problem, "roc-auc", 0.5).fit({}, X, y, 0, held=(X[held], y[held]))
+        assert set(estimator.predict(X)) == {0, 1}
+
+
+def test_automl_counts_the_targets_it_needs(make_problem):
+    problem = make_problem("regression")
+    with pytest.raises(WeglError, match="needs 5 targets in the training part, and there are 4"):
+        automl_of(problem, "rmse", 1.0).fit({}, problem.X[:4], problem.Y[:4, 0], 0)
 
 
 def test_the_seed_of_automl_is_that_of_its_forests(make_problem, monkeypatch):

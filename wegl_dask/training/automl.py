@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from wegl_dask.errors import MissingDependencyError, WeglError
-from wegl_dask.training.learner import Candidate, Held, Learner
+from wegl_dask.training.learner import Candidate, Held, Labels, Learner
 from wegl_dask.training.names import MetricName
 
 _FORESTS = "balanced_forest"
@@ -32,7 +32,8 @@ _FOLDS = 5
 class AutoML(Learner):
     """FLAML's search, by the metric of the protocol.
 
-    It chooses on the graphs that are held out if there are any, else by cross-validation of its own. What it finds
+    It chooses on the graphs that are held out if there are any that the metric can be measured on, else by
+    cross-validation of its own. What it finds
     follows from the seed and from how fast the machine is, since the search ends with the time.
 
     Attributes
@@ -86,8 +87,21 @@ class AutoML(Learner):
                 'train.model = "automl" needs graphs of every class in the training part: choose another model'
             )
         search = self.make(candidate, seed)
-        if held is None:
+        if held is None or not self._is_measurable(held[1]):
+            if not self.n_classes and len(y) < _FOLDS:
+                raise WeglError(
+                    f'train.model = "automl" needs {_FOLDS} targets in the training part, and there are {len(y)}: choose '
+                    "another model"
+                )
             search.fit(X, y, eval_method="cv", n_splits=_FOLDS, retrain_full=True)
         else:
             search.fit(X, y, X_val=held[0], y_val=held[1], eval_method="holdout")
+        if search.model is None:
+            raise WeglError(
+                f"no model was found in train.time_budget = {self.time_budget:g} seconds: give automl more time"
+            )
         return search.model.estimator
+
+    def _is_measurable(self, y: Labels) -> bool:
+        """Whether there is more than one class among labels, or any target at all, and several for R2."""
+        return len(np.unique(y)) > (1 if self.n_classes or self.metric == "r2" else 0)
