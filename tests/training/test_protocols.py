@@ -11,7 +11,7 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.svm import SVC
 
 from wegl_dask.errors import JobFileError, WeglError
-from wegl_dask.training import svm, trees
+from wegl_dask.training import dense, svm, trees
 from wegl_dask.training.crossvalidation import INNER_FOLDS
 from wegl_dask.training.folds import assign_folds
 from wegl_dask.training.metrics import choose_metric
@@ -293,6 +293,64 @@ def die(task):
 def test_a_process_that_dies_is_an_error_in_words():
     with pytest.raises(WeglError, match=r"search: a process that fitted died, .* lower cluster\.workers"):
         Workers(2).map("search", die, [1, 2], ())
+
+
+@pytest.mark.parametrize("name", ["svm-linear", "svm-rbf", "random-forest", "gradient-boosting", "mlp", "ridge"])
+@pytest.mark.usefixtures("small_forests", "few_penalties")
+def test_few_labelled_graphs_have_fewer_inner_folds(name, make_problem, one_worker, monkeypatch):
+    monkeypatch.setattr(dense, "HIDDEN_LAYERS", ((4,), (8,)))
+    for n, unknown in ((4, 0), (5, 0), (60, 55)):
+        problem = make_problem("regression", n=n, unknown=unknown)
+        found = evaluate(problem, name, "cv", one_worker, n_folds=2)
+        assert np.isfinite(found.scores).all()
+        assert len(found.rows) == n - unknown
+        assert f"{NESTED}: chosen for each fold within the others, in 2 folds" in found.notes
+
+
+@pytest.fixture
+def no_fits(monkeypatch):
+    """Workers that are never asked for anything."""
+    workers = Workers(1)
+    monkeypatch.setattr(workers, "map", None)
+    return workers
+
+
+def with_labels(problem, rows, value):
+    Y = problem.Y.copy()
+    Y[rows] = value
+    return replace(problem, Y=Y)
+
+
+def test_what_labels_and_folds_foretell_is_said_before_the_fits(make_problem, no_fits):
+    binary = make_problem("binary", n=60)
+    rare = with_labels(with_labels(binary, slice(None), 0.0), [3, 5, 8], 1.0)
+    with pytest.raises(WeglError, match=r"ROC-AUC is not defined on a fold, .* fewer folds"):
+        evaluate(rare, "svm-rbf", "cv", no_fits, metric="roc-auc", n_folds=4)
+    with pytest.raises(WeglError, match=r"ROC-AUC is not defined on an inner fold, .* more labels"):
+        evaluate(rare, "svm-rbf", "cv", no_fits, metric="roc-auc", n_folds=3)
+    targets = make_problem("regression", n=60, split=True)
+    for protocol, where in (("cv", "a fold"), ("split", 'the part "valid"')):
+        with pytest.raises(WeglError, match=f"R2 is not defined on {where}, where the labels are all alike"):
+            evaluate(with_labels(targets, slice(None), 3.0), "ridge", protocol, no_fits, metric="r2")
+
+
+def test_a_test_part_without_labels_is_said_before_the_fits(make_problem, no_fits):
+    problem = make_problem("binary", n=60, split=True)
+    with pytest.raises(WeglError, match=r'no label is known in the part "test", .* --protocol cv') as error:
+        evaluate(with_labels(problem, problem.split == "test", np.nan), "svm-rbf", "split", no_fits)
+    assert "folds" not in str(error.value)
+
+
+def test_a_task_without_labels_in_a_training_part_is_named_before_the_fits(make_problem, no_fits):
+    problem = make_problem("binary", n=60, n_tasks=2, split=True)
+    Y = problem.Y.copy()
+    Y[problem.split == "train", 1] = np.nan
+    with pytest.raises(WeglError, match="no label of task 't1' is known in the part \"train\""):
+        evaluate(replace(problem, Y=Y), "svm-rbf", "split", no_fits)
+    Y = problem.Y.copy()
+    Y[1:, 1] = np.nan
+    with pytest.raises(WeglError, match="no label of task 't1' is known in the training part of a fold"):
+        evaluate(replace(problem, Y=Y), "svm-rbf", "cv", no_fits)
 
 
 def test_too_few_graphs_for_the_folds_are_counted(make_problem, one_worker):

@@ -65,7 +65,7 @@ def test_the_labels_of_a_run_say_what_is_to_be_learned(labels, kind, make_proble
 
 
 def test_a_run_without_labels_has_nothing_to_learn(embedded_run):
-    with pytest.raises(WeglError, match="no labels"):
+    with pytest.raises(WeglError, match="no graph of the run has a label"):
         Problem.of(read_embeddings(embedded_run("mutag")))
 
 

@@ -5,17 +5,18 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from wegl_dask.errors import JobFileError, WeglError
+from wegl_dask.errors import JobFileError
 from wegl_dask.graphs import IntArray
 from wegl_dask.training.fits import Search, search
 from wegl_dask.training.folds import assign_folds
+from wegl_dask.training.foreseen import require_labels, require_metric
 from wegl_dask.training.learner import Candidate, Fold, Learner
 from wegl_dask.training.metrics import Metric
 from wegl_dask.training.problem import FloatMatrix, Problem
 from wegl_dask.training.spreading import Workers
 
 INNER_FOLDS = 5
-"""Folds that a training part of the cross-validation is cut into, to choose a candidate within it."""
+"""Folds that a training part of the cross-validation is cut into, to choose a candidate within it; one a graph if fewer."""
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,8 @@ class CrossValidation:
         The metric of every candidate on every fold.
     inner : float64, (n_folds, n_candidates)
         Its mean over the folds within the training part of every fold; no columns where it was not asked for.
+    n_inner_folds : int
+        How many those are.
     """
 
     candidates: list[Candidate]
@@ -39,6 +42,7 @@ class CrossValidation:
     scores: list[FloatMatrix]
     outer: FloatMatrix
     inner: FloatMatrix
+    n_inner_folds: int
 
 
 def cross_validate(
@@ -65,7 +69,8 @@ def cross_validate(
     seed : int
         Of the folds, and of every fit.
     inner_folds : int, default `INNER_FOLDS`
-        Do the same within the training part of each fold, in so many folds; 0 for not at all.
+        Do the same within the training part of each fold, in so many folds, or in one a graph where there are fewer
+        graphs; 0 for not at all.
     groups : sequence of sequences of candidates, optional
         Of those that the learner lists; all if not given.
     step : str
@@ -75,6 +80,8 @@ def cross_validate(
     ------
     JobFileError
         If there are fewer than two graphs with labels a fold.
+    WeglError
+        If no label of a task is known in a training part, or the metric is not defined on a fold.
     """
     rows = problem.labelled
     if len(rows) < n_folds * 2:
@@ -83,8 +90,14 @@ def cross_validate(
         )
     groups = learner.groups() if groups is None else groups
     folds = _folds(problem, rows, n_folds, seed)
-    within = [_folds(problem, fold.train, inner_folds, seed) if inner_folds else [] for fold in folds]
-    every = [*folds, *(fold for inner in within for fold in inner)]
+    inner_folds = min(inner_folds, *(len(fold.train) for fold in folds))
+    inner = [each for fold in folds for each in _folds(problem, fold.train, inner_folds, seed)] if inner_folds else []
+    every = [*folds, *inner]
+    for some, name, remedy in ((folds, "a fold", "or fewer folds"), (inner, "an inner fold", "or give more labels")):
+        require_labels(problem, (fold.train for fold in some), f"the training part of {name}")
+        require_metric(
+            problem, metric, (fold.evaluate for fold in some), name, f"choose another train.metric, {remedy}"
+        )
     searches = [Search(learner, fold, group, seed) for fold in every for group in groups]
     found = workers.map(step, search, searches, (problem.Y, *learner.shared(problem.X)))
     scores = [np.concatenate(found[i : i + len(groups)]) for i in range(0, len(found), len(groups))]
@@ -94,29 +107,20 @@ def cross_validate(
             for fold, of_fold in zip(every, scores, strict=True)
         ]
     )
-    inner = table[n_folds:].reshape(n_folds, inner_folds, -1).mean(axis=1) if inner_folds else np.empty((n_folds, 0))
+    means = table[n_folds:].reshape(n_folds, inner_folds, -1).mean(axis=1) if inner_folds else np.empty((n_folds, 0))
     return CrossValidation(
         candidates=[candidate for group in groups for candidate in group],
         folds=folds,
         scores=scores[:n_folds],
         outer=table[:n_folds],
-        inner=inner,
+        inner=means,
+        n_inner_folds=inner_folds,
     )
 
 
-def best_candidate(means: FloatMatrix, metric: Metric, where: str) -> int:
-    """Find the candidate with the best mean; of equals the first. WeglError where a mean is not defined."""
-    if np.isnan(means).any():
-        raise undefined(metric, where)
+def best_candidate(means: FloatMatrix, metric: Metric) -> int:
+    """Find the candidate with the best mean; of equals the first."""
     return int(np.argmax(metric.sign * means))
-
-
-def undefined(metric: Metric, where: str) -> WeglError:
-    """Make the error for a metric that has no value."""
-    return WeglError(
-        f"{metric.title} is not defined on {where}: its labels are all alike or unknown. Choose another train.metric, or "
-        "fewer folds"
-    )
 
 
 def _folds(problem: Problem, rows: IntArray, n_folds: int, seed: int) -> list[Fold]:

@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 
-from wegl_dask.errors import WeglError
 from wegl_dask.graphs import IntArray
 from wegl_dask.training.learner import Arrays, Candidate, Fold, Held, Labels, Learner
 from wegl_dask.training.problem import FloatMatrix
@@ -34,22 +33,17 @@ class Fit:
     keep: bool = False
 
 
-def _known(rows: IntArray, y: Labels, column: int) -> IntArray:
+def _known(rows: IntArray, y: Labels) -> IntArray:
     """Leave out the graphs whose label is unknown."""
-    known = rows[~np.isnan(y[rows])]
-    if not len(known):
-        raise WeglError(
-            f"no label of task {column} is known in a training part: leave the task out, or train on more graphs"
-        )
-    return known
+    return rows[~np.isnan(y[rows])]
 
 
 def search(task: Search, Y: FloatMatrix, *shared: Any) -> FloatMatrix:
     """Score rows by every candidate of a group: float64, (n_candidates, n_evaluate, n_outputs)."""
     arrays: Arrays = shared
     of_tasks = [
-        task.learner.search(arrays, y, Fold(_known(task.fold.train, y, i), task.fold.evaluate), task.group, task.seed)
-        for i, y in enumerate(Y.T)
+        task.learner.search(arrays, y, Fold(_known(task.fold.train, y), task.fold.evaluate), task.group, task.seed)
+        for y in Y.T
     ]
     return np.concatenate(of_tasks, axis=2)
 
@@ -57,11 +51,11 @@ def search(task: Search, Y: FloatMatrix, *shared: Any) -> FloatMatrix:
 def fit(task: Fit, Y: FloatMatrix, X: Any) -> tuple[FloatMatrix, list[Any]]:
     """Fit a candidate and score rows: float64, (n_evaluate, n_outputs), and the estimators if they are to be kept."""
     columns, estimators = [], []
-    for i, y in enumerate(Y.T):
-        train = _known(task.fold.train, y, i)
+    for y in Y.T:
+        train = _known(task.fold.train, y)
         held: Held | None = None
         if task.held is not None:
-            known = task.held[~np.isnan(y[task.held])]
+            known = _known(task.held, y)
             held = (X[known], y[known])
         estimator = task.learner.fit(task.candidate, X[train], y[train], task.seed, held=held)
         if len(task.fold.evaluate):

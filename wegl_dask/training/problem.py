@@ -59,10 +59,10 @@ class Problem:
             If there is nothing to learn: no labels, or one class alone; or a target is beyond `MAX_TARGET`.
         """
         labels = embeddings.labels
-        if embeddings.y is None:
+        if embeddings.y is None or not embeddings.rows.column("label").drop_null().length():
             raise WeglError(
-                "the run has no labels, so there is nothing to train on: name them in the job file (source.targets, or "
-                "task), and run it again"
+                "no graph of the run has a label, so there is nothing to train on: name the labels in the job file "
+                "(source.targets, or task), or fill them in where it names them, and run it again"
             )
         Y = np.asarray(embeddings.y, dtype=np.float64).reshape(len(embeddings.X), -1)
         kind: ProblemKind

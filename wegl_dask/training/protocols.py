@@ -12,8 +12,9 @@ import numpy as np
 
 from wegl_dask.errors import JobFileError
 from wegl_dask.graphs import IntArray
-from wegl_dask.training.crossvalidation import INNER_FOLDS, best_candidate, cross_validate, undefined
+from wegl_dask.training.crossvalidation import INNER_FOLDS, best_candidate, cross_validate
 from wegl_dask.training.fits import Fit, Search, fit, search
+from wegl_dask.training.foreseen import require_labels, require_metric
 from wegl_dask.training.learner import Candidate, Fold, Learner
 from wegl_dask.training.metrics import Metric, all_metrics
 from wegl_dask.training.names import ProtocolName
@@ -22,6 +23,8 @@ from wegl_dask.training.spreading import Workers
 
 BEST = "best configuration"
 """The paper's number: the best mean over the folds, by the labels it is measured on. It is optimistic."""
+
+SPLIT_REMEDY = "choose another train.metric, or --protocol cv"
 
 NESTED = "nested"
 """The number to expect of new graphs: each fold is scored by the candidate that was chosen without it."""
@@ -90,9 +93,12 @@ def evaluate_split(
     JobFileError
         If the data have no such split.
     WeglError
-        If the metric is not defined on a part.
+        If no label of a task is known in the part "train", or the metric is not defined on another part.
     """
     train, valid, test = _split_rows(problem)
+    require_labels(problem, [train], 'the part "train"')
+    for rows, name in ((valid, "valid"), (test, "test")):
+        require_metric(problem, metric, [rows], f'the part "{name}"', SPLIT_REMEDY)
     seeds = list(seeds) if learner.is_seeded else [seeds[0]]
     groups = learner.groups()
     candidates = [candidate for group in groups for candidate in group]
@@ -102,7 +108,7 @@ def evaluate_split(
         found = workers.map("search", search, searches, (problem.Y, *learner.shared(problem.X)))
         scores = np.concatenate(found)
         means = np.array([metric(problem.Y[valid], each, learner.threshold) for each in scores])
-        chosen = candidates[best_candidate(means, metric, 'the part "valid"')]
+        chosen = candidates[best_candidate(means, metric)]
     others = np.concatenate([valid, test])
     fits = [Fit(learner, Fold(train, others), chosen, seed, held=valid, keep=seed == seeds[0]) for seed in seeds]
     fitted = workers.map("fit", fit, fits, (problem.Y, problem.X))
@@ -112,7 +118,6 @@ def evaluate_split(
             all_metrics(problem.kind, problem.Y[others[part]], scores[part], learner.threshold) for scores, _ in fitted
         ]
         results[name] = {each: [value[each] for value in values] for each in values[0]}
-        _require_defined(results[name][metric.name], metric, f'the part "{name}"')
     notes = [f'chosen by {metric.title} on "valid" with seed {seeds[0]} of {len(candidates)} candidates']
     if len(candidates) == 1:
         notes = []
@@ -157,7 +162,7 @@ def evaluate_cv(
     JobFileError
         If there are fewer than two graphs with labels a fold.
     WeglError
-        If the metric is not defined on a fold.
+        If no label of a task is known in a training part, or the metric is not defined on a fold.
 
     Notes
     -----
@@ -168,15 +173,15 @@ def evaluate_cv(
     found = cross_validate(problem, learner, metric, workers, n_folds=n_folds, seed=seed, inner_folds=inner_folds)
     candidates, folds, scores = found.candidates, found.folds, found.scores
     means = found.outer.mean(axis=0)
-    best = best_candidate(means, metric, "every fold")
-    own = [best_candidate(inner, metric, "every inner fold") for inner in found.inner] if searched else [0] * n_folds
+    best = best_candidate(means, metric)
+    own = [best_candidate(inner, metric) for inner in found.inner] if searched else [0] * n_folds
     results = {
         name: _of_folds(problem, learner, folds, [scores[i][choice] for i, choice in enumerate(choices)])
         for name, choices in ((BEST, [best] * n_folds), (NESTED, own))
     }
     notes = [
         f"{BEST}: best mean over the folds of {len(candidates)} candidates (the paper's way), so optimistic",
-        f"{NESTED}: chosen for each fold within the others, in {INNER_FOLDS} folds",
+        f"{NESTED}: chosen for each fold within the others, in {found.n_inner_folds} folds",
         "the embedding has seen all graphs, without their labels (transductive)",
     ]
     if not searched:
@@ -234,8 +239,3 @@ def _split_rows(problem: Problem) -> tuple[IntArray, IntArray, IntArray]:
             )
         parts.append(rows)
     return parts[0], parts[1], parts[2]
-
-
-def _require_defined(values: Sequence[float], metric: Metric, where: str) -> None:
-    if np.isnan(values).any():
-        raise undefined(metric, where)
