@@ -1,7 +1,9 @@
+import io
 import json
 import os
 import re
 import signal
+import zipfile
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -222,6 +224,39 @@ def test_a_file_with_other_objects_is_not_loaded(make_problem, write_problem):
     folder.write("train/mlp/model.skops", skops.io.dumps({"label": stranger}))
     with pytest.raises(WeglError, match=r"holds objects of json\.encoder\.JSONEncoder"):
         load_estimators(folder, "mlp")
+
+
+def archive(name, text):
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w") as content:
+        content.writestr(name, text)
+    return file.getvalue()
+
+
+def with_byte(content, place, value):
+    return content[:place] + bytes([value]) + content[place + 1 :]
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda content: content[:-40],
+        lambda _: b"",
+        # Within the first member, and the version and the compression that its place in the directory names.
+        lambda content: with_byte(content, len(content) // 2, content[len(content) // 2] ^ 1),
+        lambda content: with_byte(content, content.index(b"PK\x01\x02") + 6, 108),
+        lambda content: with_byte(content, content.index(b"PK\x01\x02") + 10, 99),
+        lambda content: content.replace(b"schema.json", b"scheme.json"),
+        lambda _: archive("schema.json", "[]"),
+        lambda _: archive("schema.json", "{}"),
+    ],
+)
+def test_a_damaged_model_is_named(damage, make_problem, write_problem):
+    folder = write_problem(make_problem("regression"))
+    trained(folder, "ridge", folds=2)
+    folder.write("train/ridge/model.skops", damage(folder.read("train/ridge/model.skops")))
+    with pytest.raises(WeglError, match=r"ridge/model\.skops is damaged: .*Train the model again"):
+        load_estimators(folder, "ridge")
 
 
 # The table

@@ -1,5 +1,9 @@
 """Trained models on storage: skops files, which hold no code to run."""
 
+import contextlib
+import zipfile
+import zlib
+from collections.abc import Iterator
 from typing import Any
 
 import skops.io
@@ -21,6 +25,13 @@ TRUSTED_TYPES = frozenset(
     }
 )
 """Classes that the models are made of and skops asks about. They hold numbers and text."""
+
+
+_DAMAGE = (
+    *(zipfile.BadZipFile, zlib.error, EOFError, OSError, MemoryError, RuntimeError),
+    *(AttributeError, ImportError, LookupError, TypeError, ValueError),
+)
+"""What reading a file raises that is cut off, altered or of another kind."""
 
 
 def encode_estimators(estimators: dict[str, Any]) -> bytes:
@@ -47,15 +58,25 @@ def load_estimators(run: Folder, model: str) -> dict[str, Any]:
     Raises
     ------
     WeglError
-        If there is no such file, or it holds anything but estimators of this package's models.
+        If there is no such file, it is damaged, or it holds anything but estimators of this package's models.
     """
     name = f"{training_folder(model)}/{MODEL_FILE}"
     content = run.read(name)
-    strangers = set(skops.io.get_untrusted_types(data=content)) - TRUSTED_TYPES
+    with _damage_explained(run.location(name)):
+        strangers = set(skops.io.get_untrusted_types(data=content)) - TRUSTED_TYPES
     if strangers:
         raise WeglError(
             f"{run.location(name)} holds objects of {', '.join(sorted(strangers))}, which no model of this package has: "
             "it was not loaded. Train the model again"
         )
-    estimators: dict[str, Any] = skops.io.loads(content, trusted=sorted(TRUSTED_TYPES))
+    with _damage_explained(run.location(name)):
+        estimators: dict[str, Any] = skops.io.loads(content, trusted=sorted(TRUSTED_TYPES))
     return estimators
+
+
+@contextlib.contextmanager
+def _damage_explained(where: str) -> Iterator[None]:
+    try:
+        yield
+    except _DAMAGE as error:
+        raise WeglError(f"{where} is damaged: {error}. Train the model again") from error
