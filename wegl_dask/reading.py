@@ -178,8 +178,8 @@ def part_names(data: Folder, run: Folder | None, *, allow_unfinished: bool) -> l
         if run is not None:
             if run.read_if_there(SUCCESS_NAME) is None:
                 raise WeglError(
-                    f"the run in {run.location()} has not finished: run the job again (in Python, read_embeddings with "
-                    "allow_unfinished=True reads what is there)"
+                    f"the run in {run.location()} has not finished: run the job again, or read what is there in Python, "
+                    "with read_embeddings(..., allow_unfinished=True)"
                 )
             recorded = map(RECORD_NAME.fullmatch, run.listing(RECORD_FOLDER))
             expected |= {int(match["index"]) for match in recorded if match and match["stage"] == "embed"}

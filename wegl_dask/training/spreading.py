@@ -1,5 +1,6 @@
 """Many fits at a time: in processes of this machine, or on the workers of a Dask cluster."""
 
+import multiprocessing.resource_tracker
 import os
 import signal
 import threading
@@ -10,6 +11,7 @@ from typing import Any, TypeVar
 
 import joblib
 from dask.system import CPU_COUNT
+from joblib.externals.loky.backend import resource_tracker as loky_resource_tracker
 from joblib.externals.loky.process_executor import TerminatedWorkerError
 from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
@@ -107,6 +109,9 @@ def _children_without_interrupts() -> Iterator[None]:
 
     They inherit it blocked, from their first moment on; this process has it again after the block.
     """
+    # Two processes that tidy up behind the others: to start them unblocks it.
+    multiprocessing.resource_tracker.ensure_running()
+    loky_resource_tracker.ensure_running()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
