@@ -5,8 +5,9 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+import warnings
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from typing import Any, TypeVar
 
 import joblib
@@ -73,11 +74,13 @@ class Workers:
                 progress.update(len(tasks))
                 return results
             n_jobs = min(self._n_jobs, len(tasks))
-            with joblib.parallel_config("loky", n_jobs=n_jobs, initializer=_serve, initargs=(os.getpid(),)):
+            of_loky = joblib.parallel_config("loky", n_jobs=n_jobs, initializer=_serve, initargs=(os.getpid(),))
+            with of_loky, ExitStack() as after:
                 results = []
                 try:
                     with _children_without_interrupts():
                         arriving = joblib.Parallel(return_as="generator")(calls)
+                        after.callback(_cut_off, arriving)
                     for result in arriving:
                         results.append(result)
                         progress.update()
@@ -101,6 +104,13 @@ def open_workers(table: ClusterTable) -> Iterator[Workers]:
         return
     with open_client(table):
         yield Workers(1, on_dask=True)
+
+
+def _cut_off(arriving: Generator[Any, None, None]) -> None:
+    """End fits that are not finished, without the warning that they are not; of finished ones there is nothing to end."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        arriving.close()
 
 
 @contextmanager
