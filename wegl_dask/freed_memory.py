@@ -1,7 +1,6 @@
 """Memory that a worker has freed and still holds, given back to the system."""
 
 import ctypes
-import gc
 
 import pyarrow as pa
 from distributed import Worker
@@ -19,7 +18,6 @@ def give_back_freed(worker: Worker) -> None:
     """
     limit = worker.memory_manager.memory_limit
     if limit and worker.monitor.get_process_memory() > ROOM * limit:
-        gc.collect()
         pa.default_memory_pool().release_unused()
         # The C library of GNU has it; others give memory back by themselves.
         trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
