@@ -369,6 +369,11 @@ def test_a_command_that_keeps_nothing_promises_nothing_when_it_is_stopped(
 ):
     folder = write_problem(make_problem("binary"))
     monkeypatch.setattr(f"wegl_dask.{place}", lambda *_, **__: signal.raise_signal(signal.SIGINT))
-    code, _, err = run_command([command, folder.url], capsys)
+    # As in a command's own process, whatever other tests have imported.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        code, _, err = run_command([command, folder.url], capsys)
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert code == 130
     assert err == f"\nwegl-dask: stopped by SIGINT. {state}\n"
