@@ -157,11 +157,11 @@ def _attempt(
 ) -> Outcome | OtherVersions | WeglError:
     """Apply `function` to the only descriptor of a partition, where the versions are those; `call` only names it."""
     del call
+    worker = get_worker()
     if versions != versions_digest():
-        return OtherVersions(get_worker().address, own_versions())
+        return OtherVersions(worker.address, own_versions())
     (descriptor,) = descriptors
     started = time.perf_counter()
-    worker = get_worker()
     try:
         result = function(descriptor)
     except WeglError as error:

@@ -73,11 +73,6 @@ class Plan:
         Numbers of layers with which the whole grid is searched.
     seed : int
         Of folds and fits.
-
-    Raises
-    ------
-    JobFileError
-        If nothing is left of the smaller grid of a large data set.
     """
 
     data_sets: Sequence[str] = DATA_SETS

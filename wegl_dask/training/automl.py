@@ -33,8 +33,8 @@ class AutoML(Learner):
     """FLAML's search, by the metric of the protocol.
 
     It chooses on the graphs that are held out if there are any that the metric can be measured on, else by
-    cross-validation of its own. What it finds
-    follows from the seed and from how fast the machine is, since the search ends with the time.
+    cross-validation of its own. What it finds follows from the seed and from how fast the machine is, since the search
+    ends with the time.
 
     Attributes
     ----------
