@@ -1,9 +1,12 @@
+import json
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
+from wegl_dask.folders import Folder
 from wegl_dask.reading import Embeddings
 from wegl_dask.sources.base import LabelSchema
 
@@ -67,3 +70,17 @@ def write_tud():
         return root
 
     return write
+
+
+@pytest.fixture
+def committed(tmp_path):
+    """Put a file of results that the repository holds into a folder: the folder, and what is under a key, or all of it."""
+
+    def put(name, key=None):
+        content = (Path(__file__).parents[2] / "jobs" / "paper" / "results" / name).read_bytes()
+        folder = Folder(str(tmp_path))
+        folder.write(name, content)
+        values = json.loads(content)
+        return folder, values if key is None else values[key]
+
+    return put

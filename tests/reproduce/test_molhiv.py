@@ -1,6 +1,5 @@
 import json
 import re
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -292,13 +291,11 @@ def test_rows_whose_choice_was_narrowed_in_other_ways_are_told_apart():
     assert "WEGL + virtual node + RF: Only the number of layers, with final pooling and width 300." in text
 
 
-def test_results_of_the_repository_are_added_to(tmp_path):
+def test_results_of_the_repository_are_added_to(committed):
     pytest.importorskip("matplotlib")
-    folder = Folder(str(tmp_path))
-    path = Path(__file__).parents[2] / "jobs" / "paper" / "results" / "molhiv.json"
-    folder.write("molhiv.json", path.read_bytes())
+    folder, earlier = committed("molhiv.json", "rows")
     add_row(folder, row([70.0]), PLAN)
-    earlier, kept = (json.loads(content)["rows"] for content in (path.read_bytes(), folder.read("molhiv.json")))
+    kept = json.loads(folder.read("molhiv.json"))["rows"]
     assert kept.pop("virtual-node")["test"] == [70.0]
     del earlier["virtual-node"]
     assert kept == earlier

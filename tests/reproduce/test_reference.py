@@ -1,6 +1,5 @@
 import json
 import re
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -147,12 +146,10 @@ def test_areas_that_were_not_measured_anew_keep_their_date_and_versions(tmp_path
     assert folder.read("reference.md").decode() == text
 
 
-def test_results_of_the_repository_are_added_to(tmp_path):
+def test_results_of_the_repository_are_added_to(committed):
     pytest.importorskip("matplotlib")
-    folder = Folder(str(tmp_path))
-    path = Path(__file__).parents[2] / "jobs" / "paper" / "results" / "reference.json"
-    folder.write("reference.json", path.read_bytes())
+    folder, earlier = committed("reference.json")
     write_results(folder, areas("barycenter", 70.0))
-    earlier, kept = json.loads(path.read_bytes()), kept_kinds(folder)
+    kept = kept_kinds(folder)
     assert kept["kmeans"] == {**earlier["kinds"]["kmeans"], "how": earlier["how"]}
     assert kept["barycenter"]["test"] == [70.0]

@@ -1,6 +1,5 @@
 import json
 import re
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -148,12 +147,9 @@ def test_timings_of_other_graphs_are_not_kept(tmp_path):
     assert list(kept_sets(folder)["MUTAG"]["timings"]) == ["gin"]
 
 
-def test_results_of_the_repository_are_added_to(tmp_path):
+def test_results_of_the_repository_are_added_to(committed):
     pytest.importorskip("matplotlib")
-    folder = Folder(str(tmp_path))
-    path = Path(__file__).parents[2] / "jobs" / "paper" / "results" / "runtime.json"
-    folder.write("runtime.json", path.read_bytes())
-    earlier = json.loads(path.read_bytes())["data_sets"]
+    folder, earlier = committed("runtime.json", "data_sets")
     mutag = earlier["MUTAG"]
     add_measured(folder, Measured("NCI1", 100, 17.5, 19.25, {"wegl": Timing(1.0, 0.5, 1.0)}))
     kept = kept_sets(folder)

@@ -1,6 +1,5 @@
 import json
 import re
-from pathlib import Path
 
 import numpy as np
 import ot
@@ -175,12 +174,9 @@ def test_what_was_not_measured_anew_keeps_its_date_and_versions(tmp_path):
     assert f"POT 0.1 (2020-01-01) and {now['versions']['POT']} ({now['date']})" in folder.read("sinkhorn.md").decode()
 
 
-def test_results_of_the_repository_are_read(tmp_path):
+def test_results_of_the_repository_are_read(committed):
     pytest.importorskip("matplotlib")
-    folder = Folder(str(tmp_path))
-    path = Path(__file__).parents[2] / "jobs" / "paper" / "results" / "sinkhorn.json"
-    folder.write("sinkhorn.json", path.read_bytes())
-    earlier = json.loads(path.read_bytes())
+    folder, earlier = committed("sinkhorn.json")
     write_results(folder, [], [growth(None, (10,), (1.0,))])
     kept = json.loads(folder.read("sinkhorn.json"))
     assert kept["molecules"] == [{**row, "how": earlier["how"]} for row in earlier["molecules"]]

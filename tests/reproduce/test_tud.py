@@ -318,12 +318,9 @@ def test_a_file_that_holds_no_results_is_named(content, found, tmp_path):
         add_results(folder, [cell([80.0, 84.0], None)], tud.Plan())
 
 
-def test_results_of_the_repository_are_added_to(tmp_path):
+def test_results_of_the_repository_are_added_to(committed):
     pytest.importorskip("matplotlib")
-    folder = Folder(str(tmp_path))
-    path = Path(__file__).parents[2] / "jobs" / "paper" / "results" / "tud.json"
-    folder.write("tud.json", path.read_bytes())
-    earlier = json.loads(path.read_bytes())["cells"]
+    folder, earlier = committed("tud.json", "cells")
     add_results(folder, [cell([80.0, 84.0], None, data_set="REDDIT-BINARY")], tud.Plan())
     cells = json.loads(folder.read("tud.json"))["cells"]
     assert cells[:-1] == earlier
