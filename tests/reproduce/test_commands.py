@@ -8,7 +8,7 @@ from wegl_dask.cli import main
 from wegl_dask.errors import WeglError
 from wegl_dask.folders import Folder
 from wegl_dask.locks import locked
-from wegl_dask.reproduce.damage import require_readable
+from wegl_dask.reproduce.kept import read_kept
 
 COMMANDS = ("tud", "molhiv", "reference", "sinkhorn", "runtime")
 
@@ -114,9 +114,27 @@ MEASURED = {
     "timings": {"wegl": {"training": 1.0, "inference": 0.1, "measured": 1.0}},
     "how": {"wegl": HOW},
 }
+MOLECULES = {
+    "regularization": 0.1,
+    "graphs": 200,
+    "converged": 200,
+    "time_ratio": [11.0, 3.0],
+    "relative_error": None,
+    "how": HOW,
+}
+GROWTH = {
+    "regularization": None,
+    "sizes": [25],
+    "seconds": [0.1],
+    "converged": [True],
+    "n_points": 50,
+    "how": HOW,
+}
 WHOLE = {
     "tud.json": {"cells": [CELL]},
     "molhiv.json": {"rows": {"wegl": ROW}},
+    "reference.json": {"kinds": {"kmeans": {"valid": [1.0], "test": [1.0], "how": HOW}}},
+    "sinkhorn.json": {"molecules": [MOLECULES], "growth": [GROWTH]},
     "runtime.json": {"data_sets": {"MUTAG": MEASURED}},
 }
 
@@ -124,19 +142,19 @@ WHOLE = {
 @pytest.mark.parametrize("name", WHOLE)
 def test_results_that_are_whole_or_not_there_can_be_added_to(name, tmp_path):
     folder = Folder(str(tmp_path))
-    require_readable(folder, name)
+    assert read_kept(folder, name) == {}
     folder.write(name, json.dumps(WHOLE[name]).encode())
-    require_readable(folder, name)
+    assert read_kept(folder, name) == WHOLE[name]
 
 
-OPEN = {"chosen", "setting", "candidate", "screened", "versions", "together", "timings", "rows", "data_sets"}
+OPEN = {"chosen", "setting", "candidate", "screened", "versions", "together", "timings", "rows", "kinds", "data_sets"}
 """Objects that may have any keys, or some of those there are."""
 
 
 def spoilt(values, name=""):
     """Leave out every key in turn, at every depth, or put text in place of its list or object."""
     for key, value in values.items() if isinstance(values, dict) else enumerate(values):
-        if isinstance(values, dict) and name not in OPEN and key != "together":
+        if isinstance(values, dict) and name not in OPEN:
             yield {other: each for other, each in values.items() if other != key}
         if isinstance(value, dict | list):
             for part in ("text", *spoilt(value, key if isinstance(values, dict) else "")):
@@ -152,19 +170,27 @@ def test_results_that_are_damaged_are_refused(name, tmp_path):
     damaged += [json.dumps(values).encode() for values in spoilt(WHOLE[name])]
     for content in damaged:
         folder.write(name, content)
-        with pytest.raises(WeglError, match=rf"{name} is damaged \(.*\)\. Remove it"):
-            require_readable(folder, name)
+        with pytest.raises(WeglError, match=rf"{name} is damaged, or of another version \(.*\)\. Remove it"):
+            read_kept(folder, name)
 
 
 @pytest.mark.parametrize(
-    ("command", "content"), [("tud", '{"cells":[{}]}'), ("molhiv", "{"), ("runtime", "{}"), ("tud", '{"cells":[]')]
+    ("command", "content"),
+    [
+        ("tud", '{"cells":[{}]}'),
+        ("molhiv", "{"),
+        ("reference", '{"kinds":[]}'),
+        ("sinkhorn", '{"molecules":[]}'),
+        ("runtime", "{}"),
+        ("tud", '{"cells":[]'),
+    ],
 )
 def test_damaged_results_stop_a_command_before_anything_is_computed(command, content, call, data, tmp_path):
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / f"{command}.json").write_text(content)
     code, message = call(command, "--data", data, "-o", tmp_path / "out")
     assert code == 1
-    assert message.startswith(f"wegl-dask: {tmp_path}/out/{command}.json is damaged (")
+    assert message.startswith(f"wegl-dask: {tmp_path}/out/{command}.json is damaged, or of another version (")
     assert message.count("\n") == 1
     assert [path.name for path in (tmp_path / "out").iterdir()] == [f"{command}.json"]
 

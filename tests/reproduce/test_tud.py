@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from wegl_dask.cli import main
-from wegl_dask.errors import SourceError
+from wegl_dask.errors import WeglError
 from wegl_dask.folders import Folder
 from wegl_dask.reproduce import tud
 from wegl_dask.reproduce.paper import PaperCell, paper_cell
@@ -303,18 +303,18 @@ OLD = json.dumps(
 @pytest.mark.parametrize(
     ("content", "found"),
     [
-        ("[]", "a JSON list"),
-        ("{", "not JSON"),
-        ('{"cells": {}}', "'cells' is a JSON dict, not a list"),
-        ('{"cells": [{"data_set": "MUTAG"}]}', "a row without pooling, model"),
-        (json.dumps({"cells": [UNKNOWN]}), "a cell of NCI1, final, random-forest, which no table has"),
-        (OLD, "a row without how.layers, how.shortlisted"),
+        ("[]", "Input should be a valid dictionary"),
+        ("{", "Expecting property name"),
+        ('{"cells": {}}', "cells: Input should be a valid list"),
+        ('{"cells": [{"data_set": "MUTAG"}]}', r"cells\.0\.pooling: Field required"),
+        (json.dumps({"cells": [UNKNOWN]}), r"cells\.0\.data_set: .*'NCI1' is none of MUTAG, "),
+        (OLD, r"cells\.0\.how\.layers: Field required"),
     ],
 )
 def test_a_file_that_holds_no_results_is_named(content, found, tmp_path):
     folder = Folder(str(tmp_path))
     folder.write("tud.json", content.encode())
-    with pytest.raises(SourceError, match=f"tud.json: {found}"):
+    with pytest.raises(WeglError, match=rf"tud\.json is damaged, or of another version \({found}"):
         add_results(folder, [cell([80.0, 84.0], None)], tud.Plan())
 
 

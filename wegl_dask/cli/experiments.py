@@ -104,10 +104,10 @@ def reference(
     from dask.system import CPU_COUNT  # noqa: PLC0415
 
     from wegl_dask.reproduce import reference as job  # noqa: PLC0415
-    from wegl_dask.reproduce.reference_results import write_results  # noqa: PLC0415
+    from wegl_dask.reproduce.reference_results import RESULTS, write_results  # noqa: PLC0415
 
     kinds = {kind: barycenter_seeds if kind == "barycenter" else seeds for kind in chosen("--only", only, job.KINDS)}
-    with _opened(data, output, workers) as (folder, data_set, ledger, spread):
+    with _opened(data, output, workers, RESULTS) as (folder, data_set, ledger, spread):
         for found in job.measure_references(kinds, data_set, ledger, spread, threads=workers or CPU_COUNT):
             write_results(folder, found)
     click.echo(f"wrote {folder.location('reference')}.md, reference.json and reference.png")
@@ -133,13 +133,13 @@ def sinkhorn(data: str, output: str, *, workers: int | None) -> None:
     from wegl_dask.reproduce import sinkhorn as job  # noqa: PLC0415
     from wegl_dask.reproduce.embedding import graph_fingerprint, run_shipped  # noqa: PLC0415
     from wegl_dask.reproduce.ledger import Ledger  # noqa: PLC0415
-    from wegl_dask.reproduce.sinkhorn_results import write_results  # noqa: PLC0415
+    from wegl_dask.reproduce.sinkhorn_results import RESULTS, write_results  # noqa: PLC0415
     from wegl_dask.run_rows import RunRows  # noqa: PLC0415
     from wegl_dask.spec import ClusterTable  # noqa: PLC0415
 
     molecules: list[job.Molecules] = []
     growth: list[job.Growth] = []
-    with held(data, output) as folder:
+    with held(data, output, RESULTS) as folder:
         ledger = Ledger(folder)
         run = folder.location("run")
         with open_client(ClusterTable(workers=workers, dashboard_address=None)) as client:
@@ -224,7 +224,7 @@ def _molhiv_toml() -> str:
 
 @contextmanager
 def _opened(
-    data: str, output: str, workers: int | None, results: str | None = None
+    data: str, output: str, workers: int | None, results: str
 ) -> "Iterator[tuple[Folder, DataSet, Ledger, Workers]]":
     """Hold the folder of a job, and open a cluster and the molecules, which are ingested unless they were."""
     from wegl_dask.cluster import open_client  # noqa: PLC0415

@@ -119,14 +119,14 @@ def tud(
 
 
 @contextmanager
-def held(data: str, output: str, results: str | None = None) -> "Iterator[Folder]":
+def held(data: str, output: str, results: str) -> "Iterator[Folder]":
     """Hold the output folder of a command until it ends, after a look at what would stop it.
 
     Parameters
     ----------
     data, output : str
         The options.
-    results : str, optional
+    results : str
         Name of the file that the command adds to.
 
     Raises
@@ -136,14 +136,13 @@ def held(data: str, output: str, results: str | None = None) -> "Iterator[Folder
     """
     from wegl_dask.folders import Folder  # noqa: PLC0415
     from wegl_dask.locks import locked  # noqa: PLC0415
-    from wegl_dask.reproduce.damage import require_readable  # noqa: PLC0415
     from wegl_dask.reproduce.embedding import require_data  # noqa: PLC0415
+    from wegl_dask.reproduce.kept import read_kept  # noqa: PLC0415
 
     require_data(data)
     folder = Folder(output)
     with stopped_by_signals(), locked(folder):
-        if results is not None:
-            require_readable(folder, results)
+        read_kept(folder, results)
         yield folder
 
 

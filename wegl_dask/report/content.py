@@ -13,6 +13,7 @@ from wegl_dask.approximation import Approximation, compare_pairs, sample_pairs
 from wegl_dask.claims import JOB_NAME
 from wegl_dask.errors import WeglError
 from wegl_dask.graphs import IntArray
+from wegl_dask.invalid import first_problem
 from wegl_dask.model_files import MODEL_JSON
 from wegl_dask.records import part_index
 from wegl_dask.report.trained import TrainedModel, read_trained
@@ -211,10 +212,8 @@ def _manifest(folder: RunFolder) -> Mapping[str, Any]:
     try:
         _Manifest.model_validate(manifest, strict=True)
     except ValidationError as error:
-        problem = error.errors()[0]
-        key = ".".join(map(str, problem["loc"]))
         raise WeglError(
-            f"{folder.location(MANIFEST_NAME)} is damaged: {key}: {problem['msg']}. Run the job again"
+            f"{folder.location(MANIFEST_NAME)} is damaged: {first_problem(error)}. Run the job again"
         ) from error
     return manifest
 

@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 from pydantic import BaseModel, ConfigDict, FiniteFloat, ValidationError, model_validator
 
 from wegl_dask.errors import WeglError
+from wegl_dask.invalid import first_problem
 from wegl_dask.storage import RunFolder
 from wegl_dask.training.metrics import METRICS, all_metrics
 from wegl_dask.training.names import METRICS_FILE, PREDICTIONS_FILE, ModelName, ProtocolName, training_folder
@@ -119,10 +120,8 @@ def _read_one(folder: RunFolder, metrics: Mapping[str, Any], current: str) -> Tr
     try:
         _Metrics.model_validate(metrics)
     except ValidationError as error:
-        problem = error.errors()[0]
-        key = ".".join(map(str, problem["loc"]))
         where = folder.location(f"{training_folder(metrics['model'])}/{METRICS_FILE}")
-        raise WeglError(f"{where} is damaged: {key and key + ': '}{problem['msg']}. Train the model again") from error
+        raise WeglError(f"{where} is damaged: {first_problem(error)}. Train the model again") from error
     name = f"{training_folder(metrics['model'])}/{PREDICTIONS_FILE}"
     content = folder.read_if_there(name)
     if content is None:

@@ -1,74 +1,44 @@
-"""Results of earlier commands, as their JSON files hold them."""
+"""Results of earlier commands, as their JSON files hold them: read before anything is computed, and when it is added."""
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, TypeVar
+from collections.abc import Collection, Mapping, Sequence
+from typing import Annotated, Any, Self
 
-from wegl_dask.errors import SourceError
+from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError, model_validator
+
+from wegl_dask.errors import WeglError
 from wegl_dask.folders import Folder
+from wegl_dask.invalid import first_problem
 from wegl_dask.records import json_bytes
-
-Rows = TypeVar("Rows", list[Any], dict[str, Any])
+from wegl_dask.reproduce import molhiv, reference, runtime, tud
 
 
 def read_kept(folder: Folder, name: str) -> dict[str, Any]:
     """Read the results that a folder holds; empty if there are none.
 
+    Parameters
+    ----------
+    folder : Folder
+    name : {"tud.json", "molhiv.json", "reference.json", "sinkhorn.json", "runtime.json"}
+
     Raises
     ------
-    SourceError
-        If the file is no JSON object.
+    WeglError
+        If the file is not what a command has written.
     """
     content = folder.read_if_there(name)
     if content is None:
         return {}
     try:
-        values = json.loads(content)
-    except ValueError as error:
-        raise not_results(folder, name, f"not JSON, {error}") from error
-    if not isinstance(values, dict):
-        raise not_results(folder, name, f"a JSON {type(values).__name__}, not an object")
-    return values
-
-
-def kept_rows(folder: Folder, name: str, kept: Mapping[str, Any], key: str, kind: type[Rows]) -> Rows:
-    """Take the rows of results that are kept under a key, a list or an object; empty if there are none.
-
-    Raises
-    ------
-    SourceError
-        If it is something else.
-    """
-    rows = kept.get(key, kind())
-    if not isinstance(rows, kind):
-        raise not_results(folder, name, f"{key!r} is a JSON {type(rows).__name__}, not a {kind.__name__}")
-    return rows
-
-
-def check_kept(folder: Folder, name: str, rows: Iterable[Any], needed: Sequence[str], of_how: Sequence[str]) -> None:
-    """Check that rows of results are JSON objects with some keys, and ``how`` with others.
-
-    Raises
-    ------
-    SourceError
-        If one is not, such as in a file that another version wrote.
-    """
-    for row in rows:
-        missing = _missing(row, (*needed, "how")) or [f"how.{key}" for key in _missing(row["how"], of_how)]
-        if missing:
-            raise not_results(folder, name, f"a row without {', '.join(missing)}")
-
-
-def _missing(values: Any, needed: Sequence[str]) -> list[str]:
-    return [key for key in needed if not isinstance(values, dict) or key not in values]
-
-
-def not_results(folder: Folder, name: str, found: str) -> SourceError:
-    """Say that a file holds no results that can be added to."""
-    return SourceError(
-        f"{folder.location(name)}: {found}, where the results of earlier commands are expected; move the file away and "
-        "run the command again, which computes no step anew"
-    )
+        kept: dict[str, Any] = json.loads(content)
+        _KINDS[name].model_validate(kept)
+    except ValueError as error:  # pydantic's are among them
+        found = first_problem(error) if isinstance(error, ValidationError) else str(error)
+        raise WeglError(
+            f"{folder.location(name)} is damaged, or of another version ({found}). Remove it, and run the commands again "
+            "whose results it held: they take what was computed from the steps that are kept"
+        ) from error
+    return kept
 
 
 def as_kept(values: dict[str, Any]) -> dict[str, Any]:
@@ -80,3 +50,135 @@ def as_kept(values: dict[str, Any]) -> dict[str, Any]:
 def begins_with(longer: Sequence[Any], shorter: Sequence[Any]) -> bool:
     """Whether a series is the beginning of another, or all of it."""
     return list(longer[: len(shorter)]) == list(shorter)
+
+
+def _one_of(known: Collection[str]) -> AfterValidator:
+    def check(name: str) -> str:
+        if name not in known:
+            raise ValueError(f"{name!r} is none of {', '.join(known)}")
+        return name
+
+    return AfterValidator(check)
+
+
+class _Values(BaseModel):
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+
+class _Computed(_Values):
+    date: str
+    versions: dict[str, str]
+
+
+class _How(_Computed):
+    earlier: list[_Computed] = []
+
+
+class _HowSearched(_How):
+    seed: int
+    layers: list[int]
+    shortlisted: int
+
+
+class _HowTrained(_How):
+    time_budget: float | None
+
+
+class _Cell(_Values):
+    data_set: Annotated[str, _one_of(tud.DATA_SETS + tud.LARGE_DATA_SETS)]
+    pooling: Annotated[str, _one_of(tud.POOLINGS)]
+    model: Annotated[str, _one_of(tud.METHODS)]
+    best: list[float]
+    held_out: list[float]
+    nested: list[float] | None
+    chosen: dict[str, Any]
+    n_configurations: int
+    how: _HowSearched
+
+
+class _Row(_Values):
+    method: Annotated[str, _one_of(molhiv.METHODS)]
+    setting: dict[str, Any]
+    candidate: dict[str, Any]
+    screened: dict[str, float]
+    valid: list[float]
+    test: list[float]
+    embedding_valid: list[float]
+    embedding_test: list[float]
+    together: dict[str, float]
+    how: _HowTrained
+
+
+class _Areas(_Values):
+    valid: list[float]
+    test: list[float]
+    how: _How
+
+
+class _Molecules(_Values):
+    regularization: float
+    graphs: int
+    converged: int
+    time_ratio: list[float]
+    relative_error: list[float] | None
+    how: _How
+
+
+class _Growth(_Values):
+    regularization: float | None
+    sizes: list[int]
+    seconds: list[float]
+    converged: list[bool]
+    n_points: int
+    how: _How
+
+
+class _Timing(_Values):
+    training: float
+    inference: float
+    measured: float
+
+
+class _Measured(_Values):
+    data_set: str
+    n_graphs: int
+    mean_nodes: float
+    mean_edges: float
+    timings: dict[Annotated[str, _one_of(runtime.METHODS)], _Timing]
+    how: dict[str, _How]
+
+    @model_validator(mode="after")
+    def _says_how(self) -> Self:
+        if self.how.keys() != self.timings.keys():
+            raise ValueError("timings and how have not the same keys")
+        return self
+
+
+class _Tud(_Values):
+    cells: list[_Cell]
+
+
+class _Molhiv(_Values):
+    rows: dict[Annotated[str, _one_of(molhiv.METHODS)], _Row]
+
+
+class _Reference(_Values):
+    kinds: dict[Annotated[str, _one_of(reference.KINDS)], _Areas]
+
+
+class _Sinkhorn(_Values):
+    molecules: list[_Molecules]
+    growth: list[_Growth]
+
+
+class _Runtime(_Values):
+    data_sets: dict[Annotated[str, _one_of(runtime.DATA_SETS)], _Measured]
+
+
+_KINDS: Mapping[str, type[_Values]] = {
+    "tud.json": _Tud,
+    "molhiv.json": _Molhiv,
+    "reference.json": _Reference,
+    "sinkhorn.json": _Sinkhorn,
+    "runtime.json": _Runtime,
+}

@@ -1,7 +1,6 @@
 """What is kept of table 1: every row that was computed so far, and the table and plot of them."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
 from typing import Any
 
 import numpy as np
@@ -9,7 +8,7 @@ import numpy as np
 from wegl_dask.folders import Folder
 from wegl_dask.records import json_bytes
 from wegl_dask.reproduce.figures import BLUE, GREY, GRID, RED, new_figure, png
-from wegl_dask.reproduce.kept import as_kept, begins_with, check_kept, kept_rows, read_kept
+from wegl_dask.reproduce.kept import as_kept, begins_with, read_kept
 from wegl_dask.reproduce.molhiv import (
     DATA_SET,
     FEW_TREES,
@@ -25,7 +24,7 @@ from wegl_dask.reproduce.molhiv import (
     Values,
 )
 from wegl_dask.reproduce.paper import PaperCell, paper_cell
-from wegl_dask.reproduce.provenance import PROVENANCE, of_same_numerics, provenance, provenance_line, with_earlier
+from wegl_dask.reproduce.provenance import of_same_numerics, provenance, provenance_line, with_earlier
 
 RESULTS, TABLE, PLOT = "molhiv.json", "molhiv.md", "molhiv.png"
 SHORT = "short"
@@ -51,11 +50,10 @@ def add_row(folder: Folder, row: Row, plan: Plan) -> None:
 
     Raises
     ------
-    SourceError
+    WeglError
         If ``molhiv.json`` holds something else.
     """
-    results = kept_rows(folder, RESULTS, read_kept(folder, RESULTS), "rows", dict)
-    check_kept(folder, RESULTS, results.values(), [each.name for each in fields(Row)], ("time_budget", *PROVENANCE))
+    results = read_kept(folder, RESULTS).get("rows", {})
     packages = ["numpy", "scikit-learn"] + ["flaml", "lightgbm"] * (row.method == "automl")
     series = {name: np.round(getattr(row, name), 4).tolist() for name in _SERIES}
     how = {**provenance(packages), "time_budget": plan.time_budget if row.method == "automl" else None}

@@ -7,9 +7,6 @@ from typing import Any
 
 from wegl_dask.version import NUMERICS_VERSION
 
-PROVENANCE = ("date", "versions")
-"""Keys of what `provenance` says."""
-
 EARLIER = "earlier"
 """Key of what was computed in part by earlier commands: the provenance of each of them."""
 

@@ -8,8 +8,8 @@ import numpy as np
 from wegl_dask.folders import Folder
 from wegl_dask.records import json_bytes
 from wegl_dask.reproduce.figures import BLUE, GRID, new_figure, png
-from wegl_dask.reproduce.kept import begins_with, check_kept, kept_rows, read_kept
-from wegl_dask.reproduce.provenance import PROVENANCE, of_same_numerics, provenance, provenance_line, with_earlier
+from wegl_dask.reproduce.kept import begins_with, read_kept
+from wegl_dask.reproduce.provenance import of_same_numerics, provenance, provenance_line, with_earlier
 from wegl_dask.reproduce.reference import FOREST, KINDS, LAYERS, POOLING, WIDTH, Areas, Values, p_value
 
 RESULTS, TABLE, PLOT = "reference.json", "reference.md", "reference.png"
@@ -30,14 +30,10 @@ def write_results(folder: Folder, found: Mapping[str, Areas]) -> None:
 
     Raises
     ------
-    SourceError
+    WeglError
         If ``reference.json`` holds something else.
     """
-    kept = read_kept(folder, RESULTS)
-    rows = kept_rows(folder, RESULTS, kept, "kinds", dict)
-    if "how" in kept:  # of all kinds together, as an earlier version wrote it
-        rows = {kind: {**values, "how": kept["how"]} for kind, values in rows.items()}
-    check_kept(folder, RESULTS, rows.values(), _PARTS, PROVENANCE)
+    rows = read_kept(folder, RESULTS).get("kinds", {})
     how = provenance(["numpy", "scipy", "scikit-learn"])
     for kind, areas in found.items():
         values = {**{part: np.round(getattr(areas, part), 4).tolist() for part in _PARTS}, "how": how}

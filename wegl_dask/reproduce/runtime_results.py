@@ -1,13 +1,11 @@
 """What is kept of figure 3: every measurement so far, and the table and plot of them."""
 
 from collections.abc import Sequence
-from dataclasses import fields
-from typing import Any
 
 from wegl_dask.folders import Folder
 from wegl_dask.records import json_bytes
 from wegl_dask.reproduce.figures import BLUE, GREEN, GRID, RED, new_figure, png
-from wegl_dask.reproduce.kept import as_kept, check_kept, kept_rows, read_kept
+from wegl_dask.reproduce.kept import as_kept, read_kept
 from wegl_dask.reproduce.provenance import provenance, provenance_line
 from wegl_dask.reproduce.runtime import DATA_SETS, LONGEST, METHODS, PART, Measured
 from wegl_dask.reproduce.runtime_methods import (
@@ -37,12 +35,10 @@ def add_measured(folder: Folder, found: Measured) -> None:
 
     Raises
     ------
-    SourceError
+    WeglError
         If ``runtime.json`` holds something else.
     """
-    kept = kept_rows(folder, RESULTS, read_kept(folder, RESULTS), "data_sets", dict)
-    check_kept(folder, RESULTS, kept.values(), [each.name for each in fields(Measured)], ())
-    results: dict[str, Any] = {name: _by_method(values) for name, values in kept.items()}
+    results = read_kept(folder, RESULTS).get("data_sets", {})
     values = as_kept({**vars(found), "timings": {name: vars(timing) for name, timing in found.timings.items()}})
     earlier = results.get(found.data_set)
     if earlier is None or any(values[key] != earlier[key] for key in _GRAPHS):
@@ -61,12 +57,6 @@ def add_measured(folder: Folder, found: Measured) -> None:
     line = provenance_line([of_method for each in results.values() for of_method in each["how"].values()])
     folder.write(TABLE, runtime_table(rows, line).encode())
     folder.write(PLOT, runtime_plot(rows))
-
-
-def _by_method(values: dict[str, Any]) -> dict[str, Any]:
-    """Say of every method of a data set when it was measured; earlier versions said it of all together."""
-    how = values["how"]
-    return {**values, "how": dict.fromkeys(values["timings"], how)} if "date" in how else values
 
 
 def runtime_table(rows: Sequence[Measured], how: str) -> str:

@@ -1,6 +1,6 @@
 """The table and the plot of exact against entropic plans."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -8,8 +8,8 @@ import numpy as np
 from wegl_dask.folders import Folder
 from wegl_dask.records import json_bytes
 from wegl_dask.reproduce.figures import BLUE, GRID, new_figure, png
-from wegl_dask.reproduce.kept import as_kept, begins_with, check_kept, kept_rows, read_kept
-from wegl_dask.reproduce.provenance import PROVENANCE, of_same_numerics, provenance, provenance_line, with_earlier
+from wegl_dask.reproduce.kept import as_kept, begins_with, read_kept
+from wegl_dask.reproduce.provenance import of_same_numerics, provenance, provenance_line, with_earlier
 from wegl_dask.reproduce.sinkhorn import LONGEST, SEED, SIZES, FloatMatrix, Growth, Molecules, crossing
 
 RESULTS, TABLE, PLOT = "sinkhorn.json", "sinkhorn.md", "sinkhorn.png"
@@ -30,14 +30,14 @@ def write_results(folder: Folder, molecules: Sequence[Molecules], growth: Sequen
 
     Raises
     ------
-    SourceError
+    WeglError
         If ``sinkhorn.json`` holds something else.
     """
     kept = read_kept(folder, RESULTS)
     found = {"molecules": [_summary(each) for each in molecules], "growth": [vars(each) for each in growth]}
     results, how = {}, []
     for part, rows in found.items():
-        earlier = _by_regularization(folder, kept, part)
+        earlier = {row["regularization"]: row for row in kept.get(part, [])}
         new = [_dated(as_kept(row), earlier.pop(row["regularization"], None)) for row in rows]
         how += [row["how"] for row in new]
         results[part] = [*new, *earlier.values()]
@@ -58,15 +58,6 @@ def _summary(found: Molecules) -> dict[str, Any]:
         "time_ratio": [float(found.ratio.mean()), float(found.ratio.std())],
         "relative_error": [float(error.mean()), float(error.std())] if len(error) else None,
     }
-
-
-def _by_regularization(folder: Folder, kept: Mapping[str, Any], part: str) -> dict[float | None, dict[str, Any]]:
-    """Read the rows of a part of earlier results."""
-    rows = kept_rows(folder, RESULTS, kept, part, list)
-    if "how" in kept:  # of all rows together, as an earlier version wrote it
-        rows = [{**row, "how": kept["how"]} for row in rows]
-    check_kept(folder, RESULTS, rows, ["regularization"], PROVENANCE)
-    return {row["regularization"]: row for row in rows}
 
 
 def _dated(row: dict[str, Any], kept: dict[str, Any] | None) -> dict[str, Any]:
