@@ -2,7 +2,7 @@
 
 A call for one number of one atom takes RDKit 0.25 us, and a molecule has some 300 of them; all of its binary form takes
 20 us. Of the forms that RDKit writes, no other has the hybridisations. It is what molecules are pickled to
-(``MolPickler.cpp`` of RDKit), so each of its versions is written down, and in integers that are little-endian:
+(``MolPickler.cpp`` of RDKit), and begins with its version; what is not known here is refused. In little-endian integers:
 
 - `_MAGIC`, three integers of four bytes for the version, two for the numbers of atoms and of bonds, and a byte;
 - the byte 1, and of each atom the element, flags, four bytes whose bits 1 to 8 say which of charge, chirality,
@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 _MAGIC = bytes.fromhex("efbeadde00000000")
 _VERSIONS = {(16, minor, 0) for minor in (1, 2, 3, 4)}
-"""RDKit 2024.3 to 2026.9. They differ in what is said of proteins, queries and stereo groups."""
+"""RDKit 2024.3 to 2026.9; of what is read here, all of them say the same."""
 
 _MOST_ATOMS = 255
 """In molecules of more, the indices of atoms are written as four bytes."""
