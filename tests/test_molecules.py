@@ -40,6 +40,8 @@ UNUSUAL = {
     "cage": "C12C3C4C1C5C2C3C45",
     "reaction-like name": "CCO this is a name",
     "heaviest": "[Og]",
+    "atom maps": "[CH3:1][13CH2:2][O-:300]",
+    "query": "CC(=O)O |$;;Q_e;$|",
 }
 
 IMPOSSIBLE = """
@@ -126,11 +128,41 @@ def test_real_molecules_are_the_graphs_of_smiles2graph(ogb, nci_smiles):
             assert_is_graph_of_ogb(graphs.slice(index, index + 1), ogb["smiles2graph"](smiles))
 
 
+@pytest.fixture
+def unknown_rdkit(monkeypatch):
+    """An RDKit that writes molecules in bytes that are not known."""
+    monkeypatch.setattr(molecules, "is_known_version", lambda _: False)
+    molecules._rdkit.cache_clear()
+    yield
+    molecules._rdkit.cache_clear()
+
+
 @pytest.mark.parametrize("smiles", UNUSUAL.values(), ids=UNUSUAL)
 def test_an_unusual_molecule_is_the_graph_of_smiles2graph(ogb, smiles):
     graphs, rejected = graphs_from_smiles([smiles])
     assert not rejected
     assert_is_graph_of_ogb(graphs, ogb["smiles2graph"](smiles))
+
+
+@pytest.mark.usefixtures("unknown_rdkit")
+@pytest.mark.parametrize("smiles", UNUSUAL.values(), ids=UNUSUAL)
+def test_an_unusual_molecule_is_the_same_graph_with_an_rdkit_whose_bytes_are_not_known(ogb, smiles):
+    graphs, rejected = graphs_from_smiles([smiles])
+    assert not rejected
+    assert_is_graph_of_ogb(graphs, ogb["smiles2graph"](smiles))
+
+
+def test_a_molecule_that_rdkit_cannot_write_as_bytes_is_the_same_graph(monkeypatch, assert_same_batch):
+    from rdkit import Chem
+
+    def stop(_):
+        raise RuntimeError("do not know how to pickle part of the query.")
+
+    smiles = ["C/C=C/[C@H](N)O", "c1ccccc1"]
+    expected, _ = graphs_from_smiles(smiles)
+    monkeypatch.setattr(Chem.Mol, "ToBinary", stop)
+    found, _ = graphs_from_smiles(smiles)
+    assert_same_batch(found, expected)
 
 
 def test_a_wildcard_is_an_atom_of_the_last_category():

@@ -20,7 +20,7 @@ Values = Sequence[str | None]
 Row = tuple[int, Values | str]
 """The number of a row in its file, and its values in the order of `Roles.names`, or the reason why it has none."""
 
-Featurizer = Callable[[Iterator[str]], tuple[GraphBatch, dict[int, str]]]
+Featurizer = Callable[[Sequence[str]], tuple[GraphBatch, dict[int, str]]]
 """From the texts of molecules to the graphs, and by the index of the text the reasons for those that are none."""
 
 _OUTPUT_COLUMNS = frozenset(
@@ -150,7 +150,7 @@ def build_shard(
     shard : int
         Index of the shard.
     rows : iterable of Row
-        Read once, one at a time.
+        Read once, all before the first molecule.
     plan : SourcePlan
         For the labels and the columns passed through.
     roles : Roles
@@ -182,7 +182,8 @@ def build_shard(
                 column.append(value)
             yield values[0] or ""
 
-    graphs, refused = featurize(molecules())
+    # Not in turns: a row takes a buffer of kilobytes, before which malloc sorts all that RDKit's last molecule has freed.
+    graphs, refused = featurize(list(molecules()))
     graph_ids, numbers = columns[0], columns[2]
     rejected.extend((numbers[index], graph_ids[index], reason) for index, reason in refused.items())
     rejected.sort()
