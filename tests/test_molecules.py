@@ -152,6 +152,16 @@ def test_an_unusual_molecule_is_the_same_graph_with_an_rdkit_whose_bytes_are_not
     assert_is_graph_of_ogb(graphs, ogb["smiles2graph"](smiles))
 
 
+@pytest.mark.usefixtures("unknown_rdkit")
+def test_an_rdkit_whose_bytes_are_not_known_is_named_once(caplog):
+    for _ in range(2):
+        graphs_from_smiles(["CCO"])
+    [record] = caplog.records
+    assert record.getMessage().startswith(
+        f"RDKit {molecules.rdkit_version()} writes molecules in a form that is not known"
+    )
+
+
 def test_a_molecule_that_rdkit_cannot_write_as_bytes_is_the_same_graph(monkeypatch, assert_same_batch):
     from rdkit import Chem
 

@@ -1,6 +1,7 @@
 """Molecules as graphs: the nine atom and three bond features of the Open Graph Benchmark, for a whole block at a time."""
 
 import functools
+import logging
 from array import array
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -22,6 +23,8 @@ from wegl_dask.molecule_bytes import (
     read_bond,
     read_parts,
 )
+
+_log = logging.getLogger(__name__)
 
 ATOM_CATEGORY_COUNTS = (119, 5, 12, 12, 10, 6, 6, 2, 2)
 """Sizes of the vocabularies of an atom: atomic number, chirality, total degree, formal charge, hydrogens, radical
@@ -329,6 +332,13 @@ def _rdkit() -> _RDKit:
         from rdkit.rdBase import BlockLogs  # noqa: PLC0415
     except ImportError as error:
         raise MissingDependencyError.for_extra("rdkit", "molecules") from error
+    has_known_bytes = is_known_version(Chem.Mol().ToBinary())
+    if not has_known_bytes:
+        _log.warning(
+            "RDKit %s writes molecules in a form that is not known here: atoms are asked for one by one, which takes twice "
+            "as long",
+            rdkit_version(),
+        )
 
     def table(values: dict[int, Any], names: tuple[str, ...], other: int) -> IntArray:
         result = np.full(max(values) + 1, other, dtype=np.int16)
@@ -340,7 +350,7 @@ def _rdkit() -> _RDKit:
     return _RDKit(
         Chem=Chem,
         BlockLogs=BlockLogs,
-        has_known_bytes=is_known_version(Chem.Mol().ToBinary()),
+        has_known_bytes=has_known_bytes,
         chirality=table(
             Chem.ChiralType.values,
             ("CHI_UNSPECIFIED", "CHI_TETRAHEDRAL_CW", "CHI_TETRAHEDRAL_CCW", "CHI_OTHER"),
