@@ -30,7 +30,7 @@ from wegl_dask.reference import import_clustering, sample_dtype
 from wegl_dask.run import Run
 from wegl_dask.saved_model import Origin
 from wegl_dask.sources.base import fingerprint
-from wegl_dask.spec import JobSpec
+from wegl_dask.spec import MODEL_TABLES, JobSpec
 from wegl_dask.tasks import ShardTask
 from wegl_dask.version import NUMERICS_VERSION
 
@@ -69,9 +69,7 @@ class Fit:
     @cached_property
     def fingerprint(self) -> str:
         """Hash of everything that the model follows from."""
-        tables = self.spec.model_dump(
-            include={"seed", "nodes", "edges", "diffusion", "projection", "reference", "transport"}
-        )
+        tables = self.spec.model_dump(include=MODEL_TABLES)
         graphs = [self.census.graph_fingerprint(shard) for shard in self.census.records]
         return fingerprint(json.dumps([tables, self.n_points, graphs, NUMERICS_VERSION], sort_keys=True))
 

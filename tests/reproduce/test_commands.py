@@ -60,7 +60,10 @@ def test_data_of_no_known_name_are_nothing_to_measure(call, tmp_path):
 @pytest.mark.parametrize(
     ("options", "refused"),
     [
-        (["--models", "mlp"], "--models mlp: its grid is smaller, and has svm-linear, svm-rbf, random-forest"),
+        (
+            ["--models", "mlp"],
+            "--models mlp: its grid is smaller, and has svm-linear, svm-rbf, gradient-boosting, random-forest",
+        ),
         (["--layers", "4,6", "--models", "svm-linear"], "--layers 4,6: its grid is smaller, and has 3, 5"),
         (["--poolings", "final"], "--poolings final: its grid is smaller, and has concat"),
     ],

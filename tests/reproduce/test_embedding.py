@@ -36,6 +36,14 @@ def test_the_fingerprint_is_that_of_graphs_and_labels_wherever_they_lie(write_tu
     assert open_set(tmp_path / "one", tmp_path / "out").fingerprint == one.fingerprint
 
 
+def test_the_fingerprint_is_that_of_the_job_file_too(write_tud, dask_client, tmp_path):
+    root = str(write_tud(tmp_path / "data", "MUTAG"))
+    jobs = [JOB, JOB.replace("[output]", "[output]\nkeep_graphs = true"), JOB + "[projection]\nstandardize = false\n"]
+    sets = [DataSet("MUTAG", job, root, str(tmp_path / str(i)), dask_client) for i, job in enumerate(jobs)]
+    first, other_output, other_vectors = [each.fingerprint for each in sets]
+    assert first == other_output != other_vectors
+
+
 @pytest.mark.parametrize("name", ['a "quote"', "back\\slash", "it's", "tabs\tand # signs"])
 def test_folders_have_any_name(name, write_tud, open_set, tmp_path):
     data_set = open_set(write_tud(tmp_path / name / "data", "MUTAG"), tmp_path / name / "out")

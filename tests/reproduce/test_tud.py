@@ -8,14 +8,16 @@ import numpy as np
 import pytest
 
 from wegl_dask.cli import main
+from wegl_dask.cli.jobs import shipped_jobs
 from wegl_dask.errors import WeglError
 from wegl_dask.folders import Folder
 from wegl_dask.reproduce import tud
 from wegl_dask.reproduce.paper import PaperCell, paper_cell
 from wegl_dask.reproduce.plots import tud_plot
 from wegl_dask.reproduce.provenance import provenance
-from wegl_dask.reproduce.tables import SHORT, tud_table
+from wegl_dask.reproduce.tables import LARGE_NOTES, SHORT, tud_table
 from wegl_dask.reproduce.tud_results import add_results
+from wegl_dask.spec import read_job
 from wegl_dask.version import NUMERICS_VERSION
 
 HOW = {"layers": [3, 4], "shortlisted": 2, "seed": 0, "date": "2026-11-28", "versions": {"numpy": "2"}}
@@ -98,8 +100,16 @@ def test_of_a_large_data_set_a_smaller_grid_is_searched_and_only_if_it_is_named(
     assert not set(tud.LARGE_DATA_SETS) & set(plan.data_sets)
     part = plan.of("REDDIT-BINARY")
     assert (list(part.poolings), list(part.layers)) == (["concat"], [3, 5])
-    assert set(part.models) == {"svm-linear", "svm-rbf", "random-forest"}
+    assert set(part.models) == {"svm-linear", "svm-rbf", "gradient-boosting", "random-forest"}
     assert plan.of("MUTAG").models == plan.models
+
+
+@pytest.mark.parametrize("name", tud.LARGE_DATA_SETS)
+def test_the_note_on_a_large_data_set_is_what_its_job_file_has(name):
+    projection = read_job(shipped_jobs()[f"paper/{name.lower()}"]).projection
+    note = LARGE_NOTES[name]
+    assert f"from {projection.components} principal components" in note
+    assert ("not standardised" in note) == (not projection.standardize)
 
 
 class Answers:
@@ -123,6 +133,14 @@ def test_the_whole_grid_is_searched_with_the_best_numbers_of_layers():
     assert ledger.asked == [(3, "first"), (4, "first"), (5, "first"), (6, "first"), (4, "rest"), (6, "rest")]
     assert found.chosen == {"layers": 4, "part": "rest"}
     assert found.n_configurations == 6
+
+
+def test_the_first_groups_alone_are_searched():
+    ledger = Answers({3: 0.7, 4: 0.9})
+    plan = tud.Plan(layers=[3, 4], models=["random-forest"], shortlisted=0)
+    (found,) = tud.compute_cells(plan, SimpleNamespace(fingerprint="1"), ledger, None, name="MUTAG", pooling="concat")
+    assert ledger.asked == [(3, "first"), (4, "first")]
+    assert found.chosen == {"layers": 4, "part": "first"}
 
 
 def test_steps_have_the_fingerprint_of_their_data_among_their_settings():
@@ -186,6 +204,7 @@ def test_cells_of_other_numbers_of_layers_are_told_apart():
     lines = tud_table(cells, [HOW, HOW, {**HOW, "layers": [3]}]).splitlines()
     assert "- RF, final; RF, concat: layers 3, 4; the whole grid with the best 2 of them." in lines
     assert "- MLP, final: layers 3, with the whole grid." in lines
+    assert "Layers 3, 4; the first group of candidates alone." in tud_table(cells[:1], [{**HOW, "shortlisted": 0}])
     assert "Layers 3, with the whole grid." in tud_table(cells[:1], [{**HOW, "layers": [3]}]).splitlines()
 
 

@@ -50,7 +50,7 @@ workers_option = click.option(
 @click.option("--models", help="Of svm-linear,svm-rbf,gradient-boosting,mlp,random-forest; all if not given.")
 @click.option(
     "--shortlist",
-    type=click.IntRange(1, 6),
+    type=click.IntRange(0, 6),
     default=2,
     show_default=True,
     help="Numbers of layers, the best, with which the whole grid is searched.",

@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import json
 import shutil
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
@@ -21,7 +22,7 @@ from wegl_dask.progress import Progress
 from wegl_dask.reading import Embeddings, read_embeddings
 from wegl_dask.shards import read_shard
 from wegl_dask.sources.base import fingerprint
-from wegl_dask.spec import JobSpec
+from wegl_dask.spec import MODEL_TABLES, JobSpec
 from wegl_dask.storage import RunFolder
 
 GRAPH_FOLDER, RUN_FOLDER = "graphs", "runs"
@@ -52,7 +53,8 @@ class DataSet:
             ingest_job, job_toml, root, graphs, client, where=f"the job file of {name}", progress=_quiet
         )
         self._graphs = f"{graphs}/graphs"
-        self._fingerprint = graph_fingerprint(graphs)
+        tables = self._job.model_dump(include=MODEL_TABLES)
+        self._fingerprint = fingerprint(json.dumps([tables, graph_fingerprint(graphs)], sort_keys=True))
 
     @property
     def job(self) -> JobSpec:
@@ -61,7 +63,10 @@ class DataSet:
 
     @property
     def fingerprint(self) -> str:
-        """Hash of its graphs and labels, wherever they lie: what steps that follow from them have among their settings."""
+        """Hash of its graphs and labels, wherever they lie, and of what its job file makes of them.
+
+        Steps that follow from them have it among their settings.
+        """
         return self._fingerprint
 
     def read(self) -> tuple[GraphBatch, npt.NDArray[Any]]:

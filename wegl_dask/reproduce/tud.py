@@ -47,8 +47,8 @@ METHODS: Mapping[ModelName, str] = {
 
 LARGE_POOLINGS = ("concat",)
 LARGE_LAYERS = (3, 5)
-LARGE_MODELS: tuple[ModelName, ...] = ("svm-linear", "svm-rbf", "random-forest")
-"""The smaller grid; the vectors are of 20 principal components of the node embeddings, as the job files have it."""
+LARGE_MODELS: tuple[ModelName, ...] = ("svm-linear", "svm-rbf", "gradient-boosting", "random-forest")
+"""The smaller grid; the vectors are of principal components of the node embeddings, as the job files have it."""
 
 N_FOLDS = 10
 INNER_FOLDS = 3
@@ -70,7 +70,7 @@ class Plan:
     nested : bool
         Whether candidates are chosen within each training part too, which takes four times as long.
     shortlisted : int
-        Numbers of layers with which the whole grid is searched.
+        Numbers of layers with which the whole grid is searched, and not the first group of candidates alone.
     seed : int
         Of folds and fits.
     """
