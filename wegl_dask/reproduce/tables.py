@@ -11,6 +11,7 @@ from wegl_dask.reproduce.provenance import provenance_line
 from wegl_dask.reproduce.tud import (
     DATA_SETS,
     INNER_FOLDS,
+    LARGE_DATA_SETS,
     METHODS,
     N_FOLDS,
     POOLINGS,
@@ -24,13 +25,10 @@ SHORT = "short"
 """Mark of a cell more than one of the paper's standard deviations below the paper."""
 
 
-_LARGE = (
-    "Of this large data set a smaller grid is searched, on vectors from {} principal components of the node embeddings"
+LARGE_NOTE = (
+    "Of this large data set a smaller grid is searched, on vectors from 60 principal components of the node embeddings, which "
+    "are not standardised; the paper takes all columns, standardised."
 )
-LARGE_NOTES = {
-    "REDDIT-BINARY": f"{_LARGE.format(60)}, which are not standardised; the paper takes all columns, standardised.",
-    "COLLAB": f"{_LARGE.format(20)}; the paper takes all columns.",
-}
 
 
 def tud_table(cells: Sequence[Cell], how: Sequence[Mapping[str, Any]]) -> str:
@@ -54,8 +52,8 @@ def tud_table(cells: Sequence[Cell], how: Sequence[Mapping[str, Any]]) -> str:
         lines += [f"## {name}", "", _layers(own, own_how), "", *_cell_rows(own), ""]
         whole = Plan().of(name)
         n_cells = len(whole.models) * len(whole.poolings)
-        if name in LARGE_NOTES:
-            lines += [LARGE_NOTES[name], ""]
+        if name in LARGE_DATA_SETS:
+            lines += [LARGE_NOTE, ""]
         if len(own) < n_cells:
             lines += [f"{n_cells - len(own)} of {n_cells} cells are not computed yet.", ""]
     return "\n".join(lines)
