@@ -54,9 +54,9 @@ def test_what_is_fitted_once_by_boosting_has_the_same_scores(make_problem):
         assert all(np.array_equal(one, scores[0]) for one in scores)
 
 
-def test_the_grid_of_boosting_starts_with_depth_three(make_problem):
+def test_the_grid_of_boosting_starts_with_the_deepest_trees(make_problem):
     groups = table_learner("gradient-boosting", make_problem("binary")).groups()
-    assert {(each["max_depth"], each["min_samples_leaf"]) for each in groups[0]} == {(3, 1)}
+    assert {(each["max_depth"], each["min_samples_leaf"]) for each in groups[0]} == {(5, 1)}
     paper = ParameterGrid(
         {
             "min_samples_leaf": [1, 2, 5],

@@ -16,6 +16,9 @@ from wegl_dask.training.problem import FloatMatrix, Problem
 from wegl_dask.training.svm import SupportVectorMachine, gram_matrix
 from wegl_dask.training.trees import DEPTHS, LEAF_SIZES, N_TREES, SPLIT_SIZES, smallest_split
 
+GRID_VERSION = 2
+"""Increased when the groups of candidates of a model of table 3 change, or the order that they are measured in."""
+
 SVM_ITERATIONS = 100_000
 """Steps of the solver of an SVM: a penalty that needs more has overfitted, and more would not make it the best."""
 
@@ -51,9 +54,9 @@ class SampledBoosting(Learner):
     """
 
     def groups(self) -> list[list[Candidate]]:
-        """List the candidates, depth 3 first; those together that differ in the number of trees, or in nothing."""
+        """List the candidates, the deepest first; those together that differ in the number of trees, or in nothing."""
         groups: dict[tuple[int, int, int], list[Candidate]] = {}
-        for depth in sorted(DEPTHS, key=lambda depth: depth != 3):
+        for depth in sorted(DEPTHS, reverse=True):
             candidates = grid(
                 min_samples_leaf=LEAF_SIZES, max_depth=[depth], min_samples_split=SPLIT_SIZES, n_estimators=N_TREES
             )

@@ -84,7 +84,7 @@ def _preface(how: Sequence[Mapping[str, Any]]) -> list[str]:
         "",
         (
             "- The first group of candidates of a model (forest: leaf 1, split 2, all numbers of trees; GBDT: leaf 1, "
-            "depth 3, all numbers of trees; MLP: one layer of 128) is measured with every number of layers; the others "
+            "depth 5, all numbers of trees; MLP: one layer of 128) is measured with every number of layers; the others "
             "with those that did best, how many is said at each data set. The SVMs are measured with all. What is left "
             "out could only have raised **ours**."
         ),
