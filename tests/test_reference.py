@@ -1,3 +1,5 @@
+import gc
+
 import dask.array as da
 import numpy as np
 import pytest
@@ -10,6 +12,7 @@ from wegl_dask import reference
 from wegl_dask.reference import (
     TooFewPointsError,
     barycenter_reference,
+    import_clustering,
     kmeans_reference,
     kmeans_reference_in_memory,
     mini_batches,
@@ -189,3 +192,14 @@ def test_a_barycenter_counts_graphs_alike_whatever_their_size():
     samples = [(np.array([[0.0], [0.0], [0.0], [6.0]]), np.array([3, 1]))]
     (centre,) = reference_from_samples("barycenter", samples, 1, step=STEP, seed=0).tolist()
     np.testing.assert_allclose(centre, [3.0], atol=1e-6)
+
+
+def test_cycles_are_collected_again_after_the_import_of_clustering():
+    import_clustering()
+    assert gc.isenabled()
+    gc.disable()
+    try:
+        import_clustering()
+        assert not gc.isenabled()
+    finally:
+        gc.enable()

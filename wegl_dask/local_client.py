@@ -26,7 +26,7 @@ from wegl_dask.quiet import innermost, signals_held, silenced
 from wegl_dask.spec import ClusterTable
 from wegl_dask.worker_environment import WORKER_ENVIRONMENT
 
-PRELOADED = "wegl_dask.fit_tasks"
+PRELOADED = ("wegl_dask.fit_tasks", "wegl_dask.without_pandas")
 """What a worker imports before it is ready."""
 
 SMALLEST_MEMORY = 500_000_000
@@ -55,7 +55,7 @@ def local_client(table: ClusterTable) -> Iterator[Client]:
             # Workers get this process's configuration, which was read before their environment was set.
             "distributed.worker.memory.pause": False,
             # All at the same time, as they start; else each would when it gets its first task.
-            "distributed.worker.preload": [*dask.config.get("distributed.worker.preload"), PRELOADED],
+            "distributed.worker.preload": [*dask.config.get("distributed.worker.preload"), *PRELOADED],
             **{f"distributed.nanny.pre-spawn-environ.{name}": value for name, value in WORKER_ENVIRONMENT.items()},
         }
         with signals_held(), dask.config.set(settings):

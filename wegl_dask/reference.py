@@ -3,6 +3,7 @@
 Paper, section "Calculation of the Reference Distribution".
 """
 
+import gc
 from collections.abc import Iterable, Sequence
 from functools import reduce
 from typing import TYPE_CHECKING, Any, Literal
@@ -97,8 +98,15 @@ def kmeans_reference(points: "da.Array", n_points: int, *, epochs: int, step: fl
 
 def import_clustering() -> None:
     """Import what `kmeans_reference` needs, which takes longer than many a stage."""
-    import dask_ml.wrappers  # noqa: F401, PLC0415
-    import sklearn.cluster  # noqa: F401, PLC0415
+    # Modules stay: a sixth of the time would go into looking for cycles among them.
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        import dask_ml.wrappers  # noqa: F401, PLC0415
+        import sklearn.cluster  # noqa: F401, PLC0415
+    finally:
+        if collects:
+            gc.enable()
 
 
 def sample_dtype(kind: ReferenceKind) -> type[np.floating[Any]]:

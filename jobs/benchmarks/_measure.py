@@ -1,6 +1,7 @@
 """What the benchmarks share: processes watched from outside, sides run in turn, and results with what they were run on."""
 
 import argparse
+import compileall
 import json
 import os
 import platform
@@ -115,7 +116,8 @@ def wegl_dask(*arguments: str) -> list[str]:
 
 
 def tree_environment() -> dict[str, str]:
-    """Let processes find this source tree, whether it is installed or not."""
+    """Let processes find this source tree, whether it is installed or not, and compiled as pip leaves what it installs."""
+    compileall.compile_dir(REPOSITORY / "wegl_dask", quiet=1)
     found = os.environ.get("PYTHONPATH")
     return {"PYTHONPATH": os.pathsep.join([str(REPOSITORY), *([found] if found else [])])}
 

@@ -190,7 +190,9 @@ def on_cluster(spec: JobSpec, function: Callable[..., Any], **arguments: Any) ->
     """Call ``function(spec, client, **arguments)`` with a client on the cluster that the job names."""
     from wegl_dask.cluster import dashboard_link, open_client  # noqa: PLC0415
     from wegl_dask.storage import RunFolder  # noqa: PLC0415
+    from wegl_dask.without_pandas import spare_pandas  # noqa: PLC0415
 
+    spare_pandas()
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     if not click.get_current_context().find_root().params["debug"]:
         for noisy in ("dask", "bokeh", "asyncio", "tornado"):
