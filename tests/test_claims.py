@@ -5,7 +5,7 @@ from wegl_dask.checksums import sealed
 from wegl_dask.claims import changed_keys, job_fingerprint
 from wegl_dask.errors import JobFileError
 from wegl_dask.records import json_bytes
-from wegl_dask.spec import documented_keys
+from wegl_dask.spec import JobSpec, documented_keys
 
 JOB = """
 name = "a"
@@ -162,6 +162,20 @@ def test_a_damaged_job_file_is_refused_and_can_be_overwritten(run_folder):
     with pytest.raises(JobFileError, match=r"job\.toml is damaged"):
         run_folder.claim(JOB)
     assert not run_folder.claim(JOB, overwrite=True).resumed
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+@pytest.mark.parametrize("text", [f"# mine\n{JOB}", "seed = ", ""])
+def test_a_job_file_that_no_run_has_written_is_never_replaced(run_folder, text, overwrite):
+    run_folder.write("job.toml", text.encode())
+    with pytest.raises(JobFileError, match=r"job\.toml was written by no run, .* move it out of output\.path"):
+        run_folder.claim(JOB, overwrite=overwrite)
+    assert run_folder.read("job.toml") == text.encode()
+
+
+def test_the_job_file_that_a_killed_run_has_left_can_be_overwritten(run_folder):
+    run_folder.write("job.toml", JobSpec.from_toml(JOB).to_toml().encode())
+    assert not run_folder.claim(JobSpec.from_toml(JOB, ["seed=2"]).to_toml(), overwrite=True).resumed
 
 
 def test_a_run_killed_before_its_first_part_is_no_dead_end(run_folder):

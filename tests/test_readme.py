@@ -92,10 +92,15 @@ def test_the_commands_at_the_top_are_those_of_this_package():
     assert all(f"\n{extra} = [" in extras for extra in ("molecules", "test"))
 
 
-def test_the_code_runs_in_its_order_and_prints_what_is_shown(quickstart, monkeypatch):
+def test_the_code_runs_in_its_order_and_prints_what_is_shown(quickstart, monkeypatch, tmp_path):
     for package in ("duckdb", "pandas", "polars"):
         pytest.importorskip(package)
-    monkeypatch.chdir(quickstart.folder)
+    shutil.copytree(quickstart.folder / "runs", tmp_path / "runs")
+    monkeypatch.chdir(tmp_path)
+    ((command, start),) = ((text, start) for text, start in blocks("sh") if text.startswith("wegl-dask train"))
+    trained = CliRunner().invoke(main, shlex.split(command)[1:])
+    assert trained.exit_code == 0, trained.output
+    compare(*("\n".join(without_times(text)) for text in (trained.stdout, text_after(start))), command)
     names = {}
     for code, start in blocks("python"):
         if NEEDS_DATA not in code:
@@ -107,9 +112,18 @@ def run(code, start, names):
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
         exec(compile(code, f"README.md at {start}", "exec"), names)
-    shown = README.read_text(encoding="utf-8")[start:].partition("```text\n")[2].partition("```")[0]
-    assert NUMBER.sub("#", printed.getvalue()) == NUMBER.sub("#", shown), code
-    found, expected = ([float(n.replace(",", "")) for n in NUMBER.findall(t)] for t in (printed.getvalue(), shown))
+    compare(printed.getvalue(), text_after(start), code)
+
+
+def text_after(start):
+    """The block of text that follows a block."""
+    return README.read_text(encoding="utf-8")[start:].partition("```text\n")[2].partition("```")[0]
+
+
+def compare(printed, shown, code):
+    """Compare what was printed with what is shown; the numbers by 2 per cent."""
+    assert NUMBER.sub("#", printed) == NUMBER.sub("#", shown), code
+    found, expected = ([float(n.replace(",", "")) for n in NUMBER.findall(t)] for t in (printed, shown))
     assert found == pytest.approx(expected, rel=0.02), code
 
 

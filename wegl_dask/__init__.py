@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from wegl_dask.graphs import GraphBatch, GraphSchema
     from wegl_dask.nearest import neighbours, similar
     from wegl_dask.reading import Embeddings, read_embeddings
+    from wegl_dask.training.saved import load_estimators
     from wegl_dask.wegl import WEGL
 
 __all__ = [
@@ -21,6 +22,7 @@ __all__ = [
     "GraphSchema",
     "WeglError",
     "__version__",
+    "load_estimators",
     "measure_approximation",
     "neighbours",
     "read_embeddings",
@@ -34,6 +36,7 @@ _MODULES = {
     "GraphBatch": "graphs",
     "GraphSchema": "graphs",
     "WeglError": "errors",
+    "load_estimators": "training.saved",
     "measure_approximation": "approximation",
     "neighbours": "nearest",
     "read_embeddings": "reading",

@@ -112,11 +112,17 @@ def claim(folder: Folder, job_toml: str, *, overwrite: bool = False) -> Claim:
     Raises
     ------
     JobFileError
-        If the folder holds another job, or the same by code that computes other numbers, or is no run folder.
+        If the folder holds another job, or the same by code that computes other numbers, or is no run folder; if its
+        job.toml was written by no run, even with `overwrite`.
     """
     old_toml = _read_job(folder)
     if old_toml is None:
         _refuse_strangers(folder)
+    elif old_toml != job_toml and not _is_of_a_run(folder, old_toml):
+        raise JobFileError(
+            f"{folder.location(JOB_NAME)} was written by no run, and a run would replace it. If it is the job file itself, move "
+            "it out of output.path, or choose another output.path"
+        )
     elif overwrite:
         clear(folder)
         old_toml = None
@@ -176,6 +182,18 @@ def job_fingerprint(job_toml: str) -> str:
 def _read_job(folder: Folder) -> str | None:
     content = folder.read_if_there(JOB_NAME)
     return None if content is None else content.decode(errors="replace")
+
+
+def _is_of_a_run(folder: Folder, job_toml: str) -> bool:
+    """Whether a run has written the job file of a folder; one that was killed may have left nothing else."""
+    from wegl_dask.spec import JobSpec  # noqa: PLC0415  pydantic is slow to import, and readers do not need it
+
+    if folder.read_if_there(RUN_JSON) is not None:
+        return True
+    try:
+        return JobSpec.from_toml(job_toml).to_toml() == job_toml
+    except JobFileError:
+        return False
 
 
 def _refuse_strangers(folder: Folder) -> None:

@@ -1,6 +1,7 @@
 """What the commands of `reproduce` refuse, and that they refuse it before anything is computed or written."""
 
 import json
+import sys
 
 import pytest
 
@@ -38,6 +39,16 @@ def test_a_folder_of_data_that_is_not_there_is_refused_before_anything_is_writte
     assert message.startswith(f"wegl-dask: there is no folder {tmp_path}/typo, which --data names")
     assert message.count("\n") == 1
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_without_matplotlib_nothing_is_begun(command, call, data, monkeypatch, tmp_path):
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    code, message = call(command, "--data", data, "-o", tmp_path / "out")
+    assert code == 1
+    assert "matplotlib is needed here" in message
+    assert "wegl-dask[plots]" in message
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -79,6 +79,8 @@ def tud(
 ) -> None:
     """Compute tables 2 and 3 anew: five classifiers on three kinds of node embeddings, by ten-fold cross-validation.
 
+    A cell that is computed again, with other options, takes the place of the one in the table.
+
     \b
     Example:
       wegl-dask reproduce tud --data data/TUDataset -o runs/tud --only MUTAG,PTC_MR
@@ -132,14 +134,16 @@ def held(data: str, output: str, results: str) -> "Iterator[Folder]":
     Raises
     ------
     WeglError
-        If there are no data, another command is writing in the folder, or the file is damaged.
+        If there are no data, no figure can be drawn, another command is writing in the folder, or the file is damaged.
     """
     from wegl_dask.folders import Folder  # noqa: PLC0415
     from wegl_dask.locks import locked  # noqa: PLC0415
     from wegl_dask.reproduce.embedding import require_data  # noqa: PLC0415
+    from wegl_dask.reproduce.figures import require_plots  # noqa: PLC0415
     from wegl_dask.reproduce.kept import read_kept  # noqa: PLC0415
 
     require_data(data)
+    require_plots()
     folder = Folder(output)
     with stopped_by_signals(), locked(folder):
         read_kept(folder, results)

@@ -10,6 +10,17 @@ GREEN = "#2a9d8f"
 GRID = "#e3e7ee"
 
 
+def require_plots() -> None:
+    """Refuse to begin what ends in a figure, where none can be drawn.
+
+    Raises
+    ------
+    MissingDependencyError
+        If matplotlib is not installed.
+    """
+    new_figure(1, 1)
+
+
 def new_figure(width: float, height: float) -> Any:
     """Make an empty `matplotlib.figure.Figure`, of a size in inches.
 

@@ -40,12 +40,13 @@ def encode_estimators(estimators: dict[str, Any]) -> bytes:
     return content
 
 
-def load_estimators(run: Folder, model: str) -> dict[str, Any]:
+def load_estimators(run: Folder | str, model: str) -> dict[str, Any]:
     """Read the estimators that were trained on a run.
 
     Parameters
     ----------
-    run : Folder
+    run : Folder or str
+        The run's folder, or its path or URL.
     model : str
         Such as ``"random-forest"``.
 
@@ -60,6 +61,7 @@ def load_estimators(run: Folder, model: str) -> dict[str, Any]:
     WeglError
         If there is no such file, it is damaged, or it holds anything but estimators of this package's models.
     """
+    run = Folder(run) if isinstance(run, str) else run
     name = f"{training_folder(model)}/{MODEL_FILE}"
     content = run.read(name)
     with _damage_explained(run.location(name)):
