@@ -323,7 +323,11 @@ def test_the_command_takes_what_is_not_given_from_the_job_of_the_run(make_proble
     ("options", "code", "message"),
     [
         (["--protocol", "split"], 2, "choose --protocol cv"),
-        (["--model", "ridge"], 2, "choose svm-linear"),
+        (
+            ["--model", "ridge"],
+            2,
+            'choose svm-linear or, if they are targets, embed the graphs with task = "regression"',
+        ),
         (["--model", "forest"], 2, "random-forest"),
         (["--metric", "rmse"], 2, "no metric of two classes"),
         (["--set", "train.fold=3"], 2, "did you mean train.folds?"),

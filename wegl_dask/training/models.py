@@ -47,6 +47,7 @@ def make_learner(name: ModelName, problem: Problem, *, metric: MetricName, time_
         case "ridge":
             if kind != "regression":
                 raise JobFileError(
-                    'train.model = "ridge" is for targets, and the labels are classes: choose svm-linear'
+                    'train.model = "ridge" is for targets, and the labels are classes: choose svm-linear or, if they are targets, '
+                    'embed the graphs with task = "regression" in the job file'
                 )
             return RidgeRegression(kind, n_classes)

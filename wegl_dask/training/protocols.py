@@ -180,7 +180,7 @@ def evaluate_cv(
         for name, choices in ((BEST, [best] * n_folds), (NESTED, own))
     }
     notes = [
-        f"{BEST}: best mean over the folds of {len(candidates)} candidates (the paper's way), so optimistic",
+        f"{BEST}: best mean {metric.title} over the folds of {len(candidates)} candidates (the paper's way), so optimistic",
         f"{NESTED}: chosen for each fold within the others, in {found.n_inner_folds} folds",
         "the embedding has seen all graphs, without their labels (transductive)",
     ]
