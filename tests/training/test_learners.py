@@ -9,6 +9,7 @@ from sklearn.svm import SVC
 
 from wegl_dask.errors import JobFileError, MissingDependencyError, WeglError
 from wegl_dask.training import automl, svm, trees
+from wegl_dask.training.dense import PENALTIES
 from wegl_dask.training.learner import Fold
 from wegl_dask.training.models import make_learner
 
@@ -201,6 +202,17 @@ def test_ridge_is_that_of_scikit_learn_in_double_precision(make_problem):
     learner = learner_of("ridge", problem)
     estimator = learner.fit({"alpha": 1.0}, problem.X[TRAIN], y[TRAIN], 0)
     np.testing.assert_allclose(estimator.predict(problem.X[EVALUATE]), expected, rtol=0, atol=1e-7)
+
+
+@pytest.mark.parametrize("alpha", PENALTIES)
+def test_ridge_of_few_graphs_with_columns_that_hang_together_is_the_closed_form(make_problem, alpha):
+    random = np.random.default_rng(0)
+    X = (random.normal(size=(90, 5)) @ random.normal(size=(5, 400)) / 30).astype(np.float32)
+    y = random.normal(size=90)
+    estimator = learner_of("ridge", make_problem("regression")).fit({"alpha": alpha}, X, y, 0)
+    Z = (X - X.mean(axis=0, dtype=np.float64)) / X.std(axis=0, dtype=np.float64)
+    weights = Z.T @ np.linalg.solve(Z @ Z.T + alpha * np.eye(90), y - y.mean())
+    np.testing.assert_allclose(estimator.predict(X.astype(np.float64)), Z @ weights + y.mean(), rtol=0, atol=1e-7)
 
 
 def test_ridge_is_for_targets(make_problem):
