@@ -112,7 +112,9 @@ def test_a_consumer_that_stops_cancels_what_is_under_way(dask_client, wait_until
 
     for _ in run_stage(dask_client, "busy", busy, range(100), retries=0):
         break
-    wait_until(lambda: not dask_client.cluster.scheduler.tasks, "the scheduler to forget the tasks")
+    # Tests of other files may have left something on the cluster that all of them share.
+    tasks = dask_client.cluster.scheduler.tasks
+    wait_until(lambda: not [key for key in tasks if "busy" in str(key)], "the scheduler to forget the tasks")
 
 
 def test_a_worker_that_joins_with_other_versions_stops_the_stage_with_a_table(dask_client, monkeypatch):

@@ -60,6 +60,14 @@ def load_estimators(run: Folder | str, model: str) -> dict[str, Any]:
     ------
     WeglError
         If there is no such file, it is damaged, or it holds anything but estimators of this package's models.
+
+    Examples
+    --------
+    >>> from sklearn.linear_model import Ridge
+    >>> fitted = Ridge(alpha=0.0).fit([[0.0], [1.0]], [0.0, 2.0])
+    >>> size = Folder("memory://saved").write("train/ridge/model.skops", encode_estimators({"label": fitted}))
+    >>> load_estimators("memory://saved", "ridge")["label"].predict([[0.5]]).round(1).tolist()
+    [1.0]
     """
     run = Folder(run) if isinstance(run, str) else run
     name = f"{training_folder(model)}/{MODEL_FILE}"
