@@ -137,16 +137,11 @@ def unknown_rdkit(monkeypatch):
     molecules._rdkit.cache_clear()
 
 
+@pytest.mark.parametrize("has_known_bytes", [True, False])
 @pytest.mark.parametrize("smiles", UNUSUAL.values(), ids=UNUSUAL)
-def test_an_unusual_molecule_is_the_graph_of_smiles2graph(ogb, smiles):
-    graphs, rejected = graphs_from_smiles([smiles])
-    assert not rejected
-    assert_is_graph_of_ogb(graphs, ogb["smiles2graph"](smiles))
-
-
-@pytest.mark.usefixtures("unknown_rdkit")
-@pytest.mark.parametrize("smiles", UNUSUAL.values(), ids=UNUSUAL)
-def test_an_unusual_molecule_is_the_same_graph_with_an_rdkit_whose_bytes_are_not_known(ogb, smiles):
+def test_an_unusual_molecule_is_the_graph_of_smiles2graph(ogb, smiles, has_known_bytes, request):
+    if not has_known_bytes:
+        request.getfixturevalue("unknown_rdkit")
     graphs, rejected = graphs_from_smiles([smiles])
     assert not rejected
     assert_is_graph_of_ogb(graphs, ogb["smiles2graph"](smiles))

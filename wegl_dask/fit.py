@@ -12,6 +12,7 @@ from wegl_dask.features import default_features
 from wegl_dask.fitting import largest_sample, needs_scatter, needs_sketch, sample_shares
 from wegl_dask.graphs import IntArray
 from wegl_dask.ingest import ShardCensus
+from wegl_dask.job_checks import MODEL_KEYS
 from wegl_dask.memory import (
     Extent,
     Terms,
@@ -30,7 +31,7 @@ from wegl_dask.reference import import_clustering, sample_dtype
 from wegl_dask.run import Run
 from wegl_dask.saved_model import Origin
 from wegl_dask.sources.base import fingerprint
-from wegl_dask.spec import MODEL_TABLES, JobSpec
+from wegl_dask.spec import JobSpec
 from wegl_dask.tasks import ShardTask
 from wegl_dask.version import NUMERICS_VERSION
 
@@ -69,7 +70,7 @@ class Fit:
     @cached_property
     def fingerprint(self) -> str:
         """Hash of everything that the model follows from."""
-        tables = self.spec.model_dump(include=MODEL_TABLES)
+        tables = self.spec.model_dump(include=set(MODEL_KEYS))
         graphs = [self.census.graph_fingerprint(shard) for shard in self.census.records]
         return fingerprint(json.dumps([tables, self.n_points, graphs, NUMERICS_VERSION], sort_keys=True))
 
@@ -210,11 +211,7 @@ def fit_model(run: Run, fit: Fit) -> PartRecord:
 
 def _origin(fit: Fit) -> Origin:
     """Describe what the model is made from, but for the vocabulary, which can be large and is in the plan."""
-    job = fit.spec.model_dump(
-        mode="json",
-        include={"seed", "nodes", "edges", "diffusion", "projection", "reference", "transport"},
-        exclude_none=True,
-    )
+    job = fit.spec.model_dump(mode="json", include=set(MODEL_KEYS), exclude_none=True)
     return Origin(job, fit.fingerprint, fit.n_graphs, fit.n_nodes)
 
 

@@ -367,10 +367,6 @@ class TrainTable(Table):
     time_budget: float = Field(600.0, gt=0, description="automl: seconds of one search.")
 
 
-MODEL_TABLES = {"seed", "nodes", "edges", "diffusion", "projection", "reference", "transport"}
-"""Keys of a job that the vectors of given graphs follow from."""
-
-
 class JobSpec(Table):
     """A whole job file."""
 

@@ -53,7 +53,7 @@ workers_option = click.option(
     type=click.IntRange(0, 6),
     default=2,
     show_default=True,
-    help="Numbers of layers, the best, with which the whole grid is searched.",
+    help="Numbers of layers, the best, with which the whole grid is searched; 0 for the first candidates alone.",
 )
 @click.option("--nested", is_flag=True, help="Choose within each training part too, four times the work.")
 @click.option(

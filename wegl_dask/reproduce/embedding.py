@@ -17,12 +17,13 @@ from wegl_dask.claims import JOB_NAME
 from wegl_dask.errors import JobFileError, OtherRunError
 from wegl_dask.folders import Folder
 from wegl_dask.graphs import GraphBatch, concatenate
+from wegl_dask.job_checks import MODEL_KEYS
 from wegl_dask.pipeline import RunSummary, ingest_job, run_job
 from wegl_dask.progress import Progress
 from wegl_dask.reading import Embeddings, read_embeddings
 from wegl_dask.shards import read_shard
 from wegl_dask.sources.base import fingerprint
-from wegl_dask.spec import MODEL_TABLES, JobSpec
+from wegl_dask.spec import JobSpec
 from wegl_dask.storage import RunFolder
 
 GRAPH_FOLDER, RUN_FOLDER = "graphs", "runs"
@@ -53,7 +54,7 @@ class DataSet:
             ingest_job, job_toml, root, graphs, client, where=f"the job file of {name}", progress=_quiet
         )
         self._graphs = f"{graphs}/graphs"
-        tables = self._job.model_dump(include=MODEL_TABLES)
+        tables = self._job.model_dump(include=set(MODEL_KEYS))
         self._fingerprint = fingerprint(json.dumps([tables, graph_fingerprint(graphs)], sort_keys=True))
 
     @property
