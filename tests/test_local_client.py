@@ -1,9 +1,11 @@
 import os
+import random
 import signal
 import subprocess
 import sys
 import tempfile
 import textwrap
+import threading
 import time
 import urllib.request
 from contextlib import suppress
@@ -12,6 +14,8 @@ from pathlib import Path
 import psutil
 import pytest
 from distributed.scheduler import KilledWorker
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from wegl_dask import local_client
 from wegl_dask.bags import run_stage
@@ -55,6 +59,20 @@ def test_nothing_listens_beyond_the_loopback():
     processes = [psutil.Process(), *psutil.Process().children(recursive=True)]
     listening = [c.laddr.ip for p in processes for c in p.net_connections("inet") if c.status == psutil.CONN_LISTEN]
     assert set(listening) == {"127.0.0.1"}
+
+
+def beside_a_scheduler(value):
+    """Hand on what a strategy has drawn, after another thread of this process drew, as one of Dask's scheduler does."""
+    thread = threading.Thread(target=random.random)
+    thread.start()
+    thread.join()
+    return value
+
+
+@settings(max_examples=1, database=None)
+@given(st.just(1).map(beside_a_scheduler))
+def test_a_scheduler_in_the_process_of_the_tests_does_not_fail_those_of_hypothesis(value):
+    assert value == 1
 
 
 def test_workers_have_one_thread_for_numerical_libraries(two_workers):
