@@ -40,6 +40,12 @@ def test_the_same_job_goes_on(run_folder):
     assert run_folder.claim(JOB).resumed
 
 
+def test_of_very_many_keys_that_differ_some_are_named(run_folder):
+    run_folder.claim(JOB)
+    with pytest.raises(JobFileError, match=r"\(source\.a: not set -> 1; .*source\.f: not set -> 1 and 2 more\)"):
+        run_folder.claim(JOB.replace("[source]", "[source]\n" + "".join(f"{key} = 1\n" for key in "abcdefgh")))
+
+
 def test_another_job_is_refused_with_the_keys_that_differ(run_folder):
     run_folder.claim(JOB)
     other = (

@@ -193,6 +193,13 @@ def test_check_refuses_what_a_run_would_refuse(call, job, override, code, messag
     assert message in error_of(call("check", job, "--set", override), code)
 
 
+def test_check_finds_that_the_output_cannot_be_written(call, job, tmp_path, monkeypatch):
+    # Nothing is read-only to root, which the tests may be run by.
+    monkeypatch.setattr(os, "access", lambda path, _: path != tmp_path)
+    message = error_of(call("check", job, "--set", "output.path=new/run"), 2)
+    assert message == f"{tmp_path}/new/run cannot be written: {tmp_path} is read-only. Choose another output.path"
+
+
 def test_check_finds_a_line_that_is_wrong(call, job, tmp_path):
     (tmp_path / "data/SMALL/raw/SMALL_A.txt").write_text("1, 2\n2, x\n")
     assert "line 2 of data/SMALL/raw/SMALL_A.txt is '2, x'" in error_of(call("check", job), 1)

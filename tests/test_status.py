@@ -50,6 +50,19 @@ def dead_process():
     return process.pid
 
 
+@pytest.mark.parametrize(("fraction", "is_refused"), [("0.14", True), ("0.15", False), ("1", False), ("0", True)])
+def test_more_rejects_than_the_job_allows_stop_it_again(folder, fraction, is_refused):
+    folder.write("job.toml", f"[source]\nmax_rejected_fraction = {fraction}\n".encode())
+    assert sum(read_status(folder).rejected.values()) == 6  # of 40 rows, which is 0.15
+    assert read_status(folder).is_refused == is_refused
+
+
+def test_a_damaged_job_file_has_no_status(folder):
+    folder.write("job.toml", b"[source")
+    with pytest.raises(WeglError, match=r"job\.toml is damaged"):
+        read_status(folder)
+
+
 def test_parts_are_counted_by_stage_with_those_that_are_missing(folder):
     status = read_status(folder)
     assert status.planned_rows == 40

@@ -1,11 +1,14 @@
 """What a job would read and write, found out without computing anything: ``wegl-dask check``."""
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
-from wegl_dask.claims import JOB_NAME, changed_keys
+from wegl_dask.claims import JOB_NAME, changed_keys, different_job
 from wegl_dask.errors import JobFileError, SourceError
 from wegl_dask.features import default_features
+from wegl_dask.folders import Folder
 from wegl_dask.ingest import check_plan, refuse_output_among_input, shard_size
 from wegl_dask.kernels import kernels
 from wegl_dask.molecules import require_rdkit
@@ -122,11 +125,23 @@ def _folder_state(spec: JobSpec) -> str:
                 f"{folder.location()} is not a run folder, and it holds {strangers[0]}: choose a new or an empty folder for "
                 "output.path"
             )
+        _require_writable(folder)
         return "a new folder"
     changes = changed_keys(content.decode(errors="replace"), spec.to_toml())
     if changes:
         raise JobFileError(
-            f"{folder.location()} holds the run of a different job ({'; '.join(changes)}): choose another output.path, or "
-            "clear the folder with  wegl-dask run --overwrite"
+            f"{different_job(folder, changes)}: choose another output.path, or clear the folder with  wegl-dask run "
+            "--overwrite"
         )
     return "a finished run of this job" if folder.has_succeeded() else "a run of this job that has not finished"
+
+
+def _require_writable(folder: Folder) -> None:
+    """Refuse a folder on a disk that could not be made, or not be written in."""
+    if folder.is_local:
+        path = Path(folder.url)
+        there = next(each for each in (path, *path.parents) if each.exists())
+        if not os.access(there, os.W_OK | os.X_OK):
+            raise JobFileError(
+                f"{folder.location()} cannot be written: {there} is read-only. Choose another output.path"
+            )

@@ -174,6 +174,11 @@ def changed_keys(old_toml: str, new_toml: str) -> list[str]:
     ]
 
 
+def different_job(folder: Folder, changes: list[str]) -> str:
+    """Say that a folder holds the run of another job, and by which keys it differs."""
+    return f"{folder.location()} holds the run of a different job ({_some(changes, 6, '; ')})"
+
+
 def job_fingerprint(job_toml: str) -> str:
     """Hash the keys of a job file that change the result: equal for a run on other machines, in another folder."""
     return fingerprint(json.dumps(_effective_keys(job_toml), sort_keys=True, default=str))
@@ -213,7 +218,7 @@ def _refuse_changes(folder: Folder, old_toml: str, job_toml: str) -> None:
     except tomllib.TOMLDecodeError as error:
         raise OtherJobError(f"{where} is damaged: {error}") from error
     if changes:
-        raise OtherJobError(f"{folder.location()} holds the run of a different job ({'; '.join(changes)})")
+        raise OtherJobError(different_job(folder, changes))
 
 
 def _earlier_versions(folder: Folder) -> list[str]:
@@ -259,6 +264,6 @@ def _show(keys: Mapping[str, Any], key: str) -> str:
     return json.dumps(keys[key], ensure_ascii=False, default=str) if key in keys else "not set"
 
 
-def _some(names: list[str], shown: int = 3) -> str:
+def _some(names: list[str], shown: int = 3, separator: str = ", ") -> str:
     more = f" and {len(names) - shown} more" if len(names) > shown else ""
-    return ", ".join(names[:shown]) + more
+    return separator.join(names[:shown]) + more

@@ -57,7 +57,10 @@ class OtherJobError(OtherRunError, JobFileError):
 class OtherInputError(OtherRunError, SourceError):
     """It holds the same job's run of another input."""
 
-    advice = "Run into another folder, or with --overwrite to start anew"
+    advice = (
+        "Run into another folder, or with --overwrite to start anew; rows that a finished run does not have yet are added "
+        "by  wegl-dask append"
+    )
 
 
 class MissingDependencyError(WeglError):

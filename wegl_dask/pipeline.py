@@ -27,7 +27,7 @@ from wegl_dask.given_model import GivenModel
 from wegl_dask.ingest import ShardCensus, check_rejected, ingest, plan_source, planned_shards, refuse_output_among_input
 from wegl_dask.memory import require_fitting
 from wegl_dask.performance import performance_report
-from wegl_dask.progress import Progress
+from wegl_dask.progress import Progress, counted
 from wegl_dask.records import PartRecord
 from wegl_dask.run import Run
 from wegl_dask.sources.base import SourcePlan, fingerprint
@@ -303,6 +303,9 @@ def finish(
             },
         )
         folder.mark_success()
+    if others:
+        rows, parts = sum(record.rows("data") for record in embedded), len(embedded)
+        notes = (*notes, f"in all, with what was appended: {counted(rows, 'graph')} in {counted(parts, 'part')}")
     return summarize(run, census, notes=notes, model=model, records=records)
 
 

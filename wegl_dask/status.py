@@ -3,6 +3,7 @@
 import json
 import os
 import socket
+import tomllib
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -10,6 +11,8 @@ from datetime import UTC, datetime
 from pathlib import PurePosixPath
 from typing import Literal
 
+from wegl_dask.claims import JOB_NAME
+from wegl_dask.errors import WeglError
 from wegl_dask.locks import DEAD_AFTER, LOCK_NAME
 from wegl_dask.records import RECORD_FOLDER, PartRecord
 from wegl_dask.sources.base import SourcePlan
@@ -82,6 +85,8 @@ class RunStatus:
         Rows rejected so far, by reason, the values in it left out.
     n_bytes : int
         Size of the embeddings so far.
+    is_refused : bool
+        Whether more rows were rejected than the job allows: it stops again unless more are allowed.
     """
 
     location: str
@@ -91,6 +96,7 @@ class RunStatus:
     stages: tuple[StageStatus, ...]
     rejected: Mapping[str, int]
     n_bytes: int
+    is_refused: bool
 
 
 def read_status(folder: RunFolder) -> RunStatus:
@@ -99,9 +105,9 @@ def read_status(folder: RunFolder) -> RunStatus:
     Raises
     ------
     WeglError
-        If it is not a run folder, or the store cannot be read.
+        If it is not a run folder, its job file is damaged, or the store cannot be read.
     """
-    folder.job_toml()
+    job_toml = folder.job_toml()
     records = folder.records()
     rows = _planned_rows(records)
     reasons: Counter[str] = Counter()
@@ -111,14 +117,16 @@ def read_status(folder: RunFolder) -> RunStatus:
     stages = [stage for name in STAGES if (stage := _stage(name, records, rows)) is not None]
     if state == "running":
         stages = [_timed(folder, stage, records, since) for stage in stages]
+    n_rows = None if rows is None else sum(rows.values())
     return RunStatus(
         location=folder.location(),
         state=state,
         holder=holder,
-        planned_rows=None if rows is None else sum(rows.values()),
+        planned_rows=n_rows,
         stages=tuple(stages),
         rejected=dict(reasons.most_common()),
         n_bytes=sum(file.n_bytes for record in records for file in record.files if file.folder == "data"),
+        is_refused=n_rows is not None and reasons.total() > _allowed_fraction(folder, job_toml) * n_rows,
     )
 
 
@@ -137,6 +145,19 @@ def index_ranges(indices: Sequence[int]) -> str:
         else:
             ranges.append([index])
     return ", ".join("-".join(map(str, ends)) for ends in ranges)
+
+
+def _allowed_fraction(folder: RunFolder, job_toml: str) -> float:
+    """Look up which part of the rows may be rejected; all of them where a job file of another version does not say it."""
+    try:
+        job = tomllib.loads(job_toml)
+    except tomllib.TOMLDecodeError as error:
+        raise WeglError(f"{folder.location(JOB_NAME)} is damaged: {error}") from error
+    match job:
+        case {"source": {"max_rejected_fraction": int() | float() as fraction}}:
+            return fraction
+        case _:
+            return 1.0
 
 
 def _planned_rows(records: Sequence[PartRecord]) -> dict[int, int] | None:

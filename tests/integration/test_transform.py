@@ -462,7 +462,8 @@ def test_the_job_itself_keeps_what_was_appended(run, rows, write_rows, folder_jo
     write_rows("b.csv", rows[100:150])
     append(tmp_path / "out", f"source.path={tmp_path / 'in' / 'b.csv'}")
     before = contents(tmp_path / "out")
-    run(job)
+    in_all, n_parts = len(read_embeddings(tmp_path / "out").X), len([*(tmp_path / "out" / "data").iterdir()])
+    assert f"in all, with what was appended: {in_all} graphs in {n_parts} parts" in run(job).notes
     assert contents(tmp_path / "out") == before
     (tmp_path / "out" / "data" / "part-00001.parquet").write_bytes(b"damaged")
     run(job)

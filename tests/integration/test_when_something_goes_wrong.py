@@ -65,6 +65,8 @@ def test_too_many_rejects(wegl, job, tmp_path):
     code, output = wegl("run", job(tmp_path / "out", max_nodes=15))
     assert code == 3
     assert "rows were rejected, and source.max_rejected_fraction" in output
+    advice = "run the job again to go on, with a larger source.max_rejected_fraction: it allows fewer rejects"
+    assert advice in wegl("status", tmp_path / "out")[1]
     assert wegl("run", job(tmp_path / "out", max_nodes=15, max_rejected_fraction=0.9))[0] == 0
 
 
@@ -100,6 +102,7 @@ def test_input_that_has_changed(wegl, job, out, whole, same_bytes):
     labels.write_bytes(before)
     assert code == 1
     assert "the input has changed since the run in this folder began" in output
+    assert "by  wegl-dask append" in output
     assert wegl("run", job(out))[0] == 0
     assert same_bytes(out, whole)
 

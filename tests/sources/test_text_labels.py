@@ -72,6 +72,20 @@ def test_a_text_after_very_many_numbers_is_noticed():
         schema_of("auto", *map(str, range(MAX_CLASSES + 50)), "high")
 
 
+@pytest.mark.parametrize("text", ["n/a", "-", "1,5", "< 3"])
+def test_a_text_among_measurements_is_asked_about(text):
+    with pytest.raises(
+        SourceError, match=rf"for example '2.5', and texts that are none, for example '{text}': set task"
+    ):
+        schema_of("auto", "2.5", text, "3.75")
+    assert schema_of("classification", "2.5", text).kind == "class"
+    assert schema_of("regression", "2.5", text) == LabelSchema("target")
+
+
+def test_texts_and_whole_numbers_are_classes():
+    assert schema_of("auto", "2", "1.0", "n/a").class_names == ("1.0", "2", "n/a")
+
+
 @given(st.lists(st.lists(st.sampled_from(["0", "1", "2.5", "a", "b", "", "1.0"]), max_size=5), max_size=4))
 def test_surveys_of_parts_together_are_the_survey_of_the_whole(parts):
     merged = LabelSurvey.merged(survey_of(*part).to_json() for part in parts)

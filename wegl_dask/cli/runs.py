@@ -18,7 +18,10 @@ def status(out: str) -> None:
     from wegl_dask.storage import RunFolder  # noqa: PLC0415
 
     found = read_status(RunFolder(out))
-    advice = "; run the job again to go on" if found.state == "stopped" else ""
+    advice = ""
+    if found.state == "stopped":
+        more = ", with a larger source.max_rejected_fraction: it allows fewer rejects" if found.is_refused else ""
+        advice = f"; run the job again to go on{more}"
     click.echo(f"{found.location}: {found.state}{f' ({found.holder})' if found.holder else ''}{advice}")
     if found.planned_rows is not None:
         click.echo(f"input: {counted(found.planned_rows, 'row')}")

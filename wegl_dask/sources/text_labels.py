@@ -73,7 +73,8 @@ def label_schema(task: str, targets: Sequence[str], survey: LabelSurvey) -> Labe
     Raises
     ------
     SourceError
-        If the column that is to hold classes has more than `MAX_CLASSES` different texts.
+        If the column that is to hold classes has more than `MAX_CLASSES` different texts; or if ``task = "auto"``, and
+        there are texts among numbers that are not whole.
 
     Notes
     -----
@@ -94,6 +95,8 @@ def label_schema(task: str, targets: Sequence[str], survey: LabelSurvey) -> Labe
     if not survey.texts:
         return LabelSchema()
     numbers = {float(text) for text in survey.texts} if survey.all_numbers else set()
+    if task == "auto" and not survey.all_numbers:
+        _refuse_mixture(survey.texts, targets[0])
     if task == "auto" and survey.all_numbers and not numbers <= {0.0, 1.0}:
         return LabelSchema("target")
     if len(survey.texts) > MAX_CLASSES:
@@ -104,6 +107,22 @@ def label_schema(task: str, targets: Sequence[str], survey: LabelSurvey) -> Labe
         )
     names = map(_number_name, sorted(numbers)) if survey.all_numbers else sorted(survey.texts)
     return LabelSchema("class", class_names=tuple(names))
+
+
+def _refuse_mixture(texts: Iterable[str], column: str) -> None:
+    """Refuse texts of which some are measurements, and others, such as "n/a", are not, where it is not said which count."""
+    fractions, others = [], []
+    for text in texts:
+        number = _number(text)
+        if number is None:
+            others.append(text)
+        elif not number.is_integer():
+            fractions.append(text)
+    if fractions and others:
+        raise SourceError(
+            f"column {column!r} holds numbers, for example {_shown(min(fractions))}, and texts that are none, for example "
+            f'{_shown(min(others))}: set task = "regression", which rejects rows with such a text, or task = "classification"'
+        )
 
 
 class LabelError(ValueError):
