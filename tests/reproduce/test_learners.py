@@ -29,13 +29,17 @@ def test_every_model_scores_every_class(name, kind, make_problem):
 
 
 @pytest.mark.parametrize("kind", ["binary", "multiclass"])
-def test_stages_of_boosting_are_what_shorter_ones_would_be(kind, make_problem, monkeypatch):
+@pytest.mark.parametrize(("boosted_whole", "max_features"), [(540, None), (539, "sqrt")])
+def test_stages_of_boosting_are_what_shorter_ones_would_be(
+    kind, boosted_whole, max_features, make_problem, monkeypatch
+):
     monkeypatch.setattr(learners, "N_TREES", (2, 5))
-    problem = make_problem(kind, width=9)
+    monkeypatch.setattr(learners, "BOOSTED_WHOLE", boosted_whole)
+    problem = make_problem(kind, width=9)  # of 60 graphs
     learner = table_learner("gradient-boosting", problem)
     group = learner.groups()[1]
     for candidate, scores in zip(group, searched(learner, problem, group), strict=True):
-        expected = GradientBoostingClassifier(**candidate, max_features="sqrt", random_state=3)
+        expected = GradientBoostingClassifier(**candidate, max_features=max_features, random_state=3)
         expected.fit(problem.X[TRAIN], problem.Y[TRAIN, 0])
         probabilities = expected.predict_proba(problem.X[EVALUATE])
         assert np.array_equal(scores, probabilities if kind == "multiclass" else probabilities[:, 1:])
