@@ -129,7 +129,7 @@ def test_a_worker_that_joins_without_the_package_stops_the_stage(dask_client):
     def unknown(_):
         raise ModuleNotFoundError("No module named 'wegl_dask'", name="wegl_dask")
 
-    with pytest.raises(WeglError, match=r"a worker has joined on which wegl-dask is not installed: run  pip install"):
+    with pytest.raises(WeglError, match=r"a worker has joined on which wegl-dask is not installed: install wegl-dask"):
         list(run_stage(dask_client, "square", unknown, range(3), retries=0))
 
 

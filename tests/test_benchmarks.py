@@ -67,6 +67,22 @@ def test_the_readme_of_the_package_states_what_was_measured():
     assert f"takes {kept['latency']['median_milliseconds']:.2f} ms" in section
 
 
+def test_the_section_on_neighbours_states_what_was_measured():
+    text = " ".join((FOLDER.parents[1] / "README.md").read_text(encoding="utf-8").split())
+    found = {name: json.loads((FOLDER / "results" / f"{name}.json").read_text()) for name in ("neighbours", "queries")}
+    for kind, one in found["neighbours"]["references"].items():
+        recalls = f"{one['recall_at_10']:.1%} | {one['recall_at_10_of_100_candidates']:.1%}".replace("%", " %")
+        off, below = f"{one['mean_relative_error']:.1%}".replace("%", " %"), f"{100 * one['fraction_below']:.0f} %"
+        assert f"| `{kind}` | {recalls} | {off} | {below}" in text
+        assert one["bound_broken"] == 0
+    small, large = (one["seconds"] for one in found["queries"]["searches"])
+    assert (
+        f"takes {1e3 * small['scan_1']:.0f} ms in memory, one among a million vectors {large['scan_1']:.1f} s, and one of a "
+        f"thousand at a time {small['scan_1000']:.1f} ms and {large['scan_1000']:.0f} ms; a thousand by the index take "
+        f"{small['index_1000']:.0f} s and {large['index_1000']:.0f} s with its construction"
+    ) in text
+
+
 def test_the_worked_example_follows_from_what_was_measured():
     text = (FOLDER.parents[1] / "README.md").read_text(encoding="utf-8")
     section = " ".join(text.partition("### A billion molecules")[2].partition("## Development\n")[0].split())
@@ -78,6 +94,8 @@ def test_the_worked_example_follows_from_what_was_measured():
     assert f"takes {read:.0f} us of a core" in section
     assert "moments take {:.0f}, the sample {:.0f} and the embedding {:.0f}".format(*stages) in section
     assert f"{core_seconds / 3600:.0f} core hours, {core_seconds / 1000 / 60:.0f} minutes on 1,000 cores" in section
+    width = 26 * 20  # N points of d components
+    assert f"The vectors, {width} single precision numbers a molecule, take {1e9 * width * 4 / 1e12:.1f} TB" in section
     n_shards = round(25.5e9 / LARGEST_SHARD)
     assert f"{n_shards:,} shards of {LARGEST_SHARD:,} nodes" in section
     assert f"four stages of {n_shards:,} tasks are {4 * n_shards * TASK_SECONDS / 60:.0f} minutes" in section

@@ -189,8 +189,8 @@ def _failure(future: Future) -> BaseException:
         raise error
     if isinstance(error, ModuleNotFoundError) and (error.name or "").partition(".")[0] == __name__.partition(".")[0]:
         raise WeglError(
-            f"a worker has joined on which wegl-dask is not installed: run  pip install 'wegl-dask=={__version__}'  where "
-            "workers run, or set cluster.upload to a wheel of it"
+            f"a worker has joined on which wegl-dask is not installed: install wegl-dask {__version__} where workers run, as "
+            "it was installed here, or set cluster.upload to a wheel of it"
         ) from error
     return error
 

@@ -45,7 +45,7 @@ def network_simplex() -> NetworkSimplex:
         If the solver is not the one that this package was written for.
     """
     if find_spec("ot") is None:
-        raise MissingDependencyError("POT is needed here and is not installed: run  pip install wegl-dask")
+        raise MissingDependencyError("POT is needed here and is not installed: run  pip install POT")
     try:
         solve: NetworkSimplex = _load_alone() if "ot" not in sys.modules else _load_with_pot()
     except (ImportError, AttributeError) as error:

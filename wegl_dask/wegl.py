@@ -45,7 +45,8 @@ class WEGL(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  #
     between vectors approximate 2-Wasserstein distances between graphs, so that any classifier of vectors, linear or
     with a kernel, classifies graphs.
 
-    The batch job, ``wegl-dask run``, computes the same numbers on a cluster; its models can be loaded here.
+    The batch job, ``wegl-dask run``, computes the same numbers on a cluster, where ``projection.components`` is
+    `n_components`; by default it has no principal components. Its models can be loaded here.
 
     Parameters
     ----------

@@ -63,7 +63,7 @@ def check_versions(address: str, client: Versions, scheduler: Versions, workers:
         return
     lacking = NOT_INSTALLED in {versions["wegl-dask"] for versions in (scheduler, *workers.values())}
     advice = (
-        f"run  pip install 'wegl-dask=={__version__}'  where they run, or set cluster.upload to a wheel of it"
+        f"install wegl-dask {__version__} where they run, as it was installed here, or set cluster.upload to a wheel of it"
         if lacking
         else "install the same versions everywhere"
     )

@@ -90,7 +90,7 @@ def scale(result: Result) -> Rows:
 
 def forecast(result: Result) -> Rows:
     """Compare what was planned with what was."""
-    yield "wegl-dask plan", "graphs", "planned s", "s", "ratio", "planned MB a worker", "MB", "ratio"
+    yield "wegl-dask plan", "planned graphs", "planned s", "s", "ratio", "planned MB a worker", "MB", "ratio"
     for name, one in result["jobs"].items():
         yield (
             name,
@@ -133,8 +133,45 @@ def latency(result: Result) -> Rows:
     yield "99th percentile", f"{result['percentile_99_milliseconds']:.2f}"
 
 
+def neighbours(result: Result) -> Rows:
+    """How many of the nearest by W_2 are found."""
+    yield (
+        "kind of reference",
+        "of the 10 nearest by W_2, found among the 10 nearest",
+        "among 100",
+        "distance off by",
+        "too small for",
+        "bound, times W_2",
+        "bound broken for",
+    )
+    for kind, one in result["references"].items():
+        yield (
+            kind,
+            f"{one['recall_at_10']:.1%}",
+            f"{one['recall_at_10_of_100_candidates']:.1%}",
+            f"{one['mean_relative_error']:.1%}",
+            f"{one['fraction_below']:.0%} of the pairs",
+            f"{one['bound_mean_ratio']:.2f}",
+            f"{one['bound_broken']:,} of {one['pairs']:,}",
+        )
+
+
+def queries(result: Result) -> Rows:
+    """Seconds of queries for neighbours."""
+    yield "vectors", "one query, s", "a thousand at a time, s", "a thousand by the index, s", "found by the index"
+    for one in result["searches"]:
+        seconds = one["seconds"]
+        yield (
+            f"{one['rows']:,} of {one['width']}",
+            f"{seconds['scan_1']:.3f}",
+            f"{seconds['scan_1000']:.2f}",
+            f"{seconds['index_1000']:.1f}",
+            f"{one['index_recall_at_10']:.1%}",
+        )
+
+
 TABLES: dict[str, Callable[[Result], Rows]] = {
-    each.__name__: each for each in (molhiv, transport, scale, forecast, ingest, pairwise, latency)
+    each.__name__: each for each in (molhiv, transport, scale, forecast, ingest, pairwise, latency, neighbours, queries)
 }
 
 

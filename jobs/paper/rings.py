@@ -4,7 +4,7 @@ Paper, appendix "Detailed Discussion on Linear Wasserstein Embedding". Makes the
 this file on them, and draws into the folder of the run::
 
     python jobs/paper/rings.py
-    python jobs/paper/rings.py --set output.path=/tmp/rings --set source.path=/tmp/rings-graphs
+    python jobs/paper/rings.py --set output.path=runs/rings-2 --set source.path=data/rings-2
 
 rings.png has the four panels of the figure: (a) the rings, the reference and one displacement field, (b) the mean,
 (c) and (d) the geodesics from a ring to the reference and to another ring. noise.png shows how far the embedding moves

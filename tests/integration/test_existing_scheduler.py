@@ -13,6 +13,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from wegl_dask import __version__
 from wegl_dask.cluster import open_client
 from wegl_dask.spec import ClusterTable
 
@@ -126,7 +127,7 @@ def test_a_job_runs_by_tls_on_workers_that_are_given_the_package(
     done = command("run", job, "--scheduler", foreign_cluster, *here, shared=False)
     assert done.code == 1
     message, *table = done.err.splitlines()
-    assert "run  pip install 'wegl-dask==" in message
+    assert f"install wegl-dask {__version__} where they run" in message
     assert message.endswith("or set cluster.upload to a wheel of it")
     assert [cell.strip() for cell in table[1].split("|")] == ["", "package", "client", "scheduler", "workers", ""]
     assert not (tmp_path / "out" / "data").exists()

@@ -1,0 +1,56 @@
+"""The tables that the repository holds are those that are written of the results beside them."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from wegl_dask.reproduce import molhiv, molhiv_results, reference_results, runtime, runtime_results, tud, tud_results
+from wegl_dask.reproduce.runtime_methods import Timing
+
+RESULTS = Path(__file__).parents[2] / "jobs" / "paper" / "results"
+
+pytestmark = pytest.mark.usefixtures("plots")
+
+
+@pytest.fixture(scope="module")
+def plots():
+    pytest.importorskip("matplotlib")
+
+
+def is_committed(folder, name):
+    return folder.read(name).decode() == (RESULTS / name).read_text(encoding="utf-8")
+
+
+def test_tables_2_and_3(committed):
+    folder, _ = committed("tud.json")
+    tud_results.add_results(folder, [], tud.Plan())
+    assert is_committed(folder, "tud.md")
+    assert is_committed(folder, "tud.json")
+
+
+def test_table_1(committed):
+    folder, rows = committed("molhiv.json", "rows")
+    values = rows["automl"]
+    how = values.pop("how")
+    series = {name: np.array(value) for name, value in values.items() if isinstance(value, list)}
+    molhiv_results.add_row(folder, molhiv.Row(**{**values, **series}), molhiv.Plan(time_budget=how["time_budget"]))
+    assert is_committed(folder, "molhiv.md")
+    assert is_committed(folder, "molhiv.json")
+
+
+def test_the_table_of_references(committed):
+    folder, _ = committed("reference.json")
+    reference_results.write_results(folder, {})
+    assert is_committed(folder, "reference.md")
+    assert is_committed(folder, "reference.json")
+
+
+def test_the_table_of_figure_3(committed):
+    folder, measured = committed("runtime.json", "data_sets")
+    values = measured["MUTAG"]
+    timings = {name: Timing(**timing) for name, timing in values["timings"].items()}
+    del values["how"]
+    runtime_results.add_measured(folder, runtime.Measured(**{**values, "timings": timings}))
+    assert is_committed(folder, "runtime.md")
+    assert is_committed(folder, "runtime.json")
