@@ -3,7 +3,7 @@ import gc
 import dask.array as da
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from sklearn.cluster import KMeans
@@ -105,7 +105,7 @@ def test_kmeans_of_few_distinct_points_gives_all_of_them(monkeypatch):
 @pytest.mark.parametrize("n_needed", [4, 40])
 def test_kmeans_of_too_few_distinct_points_names_both_numbers(n_needed):
     points = np.repeat(np.arange(6.0).reshape(3, 2), 100, axis=0)
-    message = f"the graphs have 3 distinct node embeddings, and the reference is to have {n_needed} distinct points"
+    message = f"there are 3 distinct node embeddings among .* it is to have {n_needed} distinct points; set"
     for attempt in (
         lambda: kmeans_reference(in_chunks(points, 64), n_needed, epochs=1, step=STEP, seed=0),
         lambda: kmeans_reference_in_memory(points, n_needed, epochs=1, step=STEP, seed=0),
@@ -116,7 +116,7 @@ def test_kmeans_of_too_few_distinct_points_names_both_numbers(n_needed):
 
 def test_points_that_differ_by_less_than_the_grid_are_one():
     points = np.array([[0.0], [STEP / 10], [1.0], [1.0 + STEP / 10]])
-    with pytest.raises(TooFewPointsError, match="have 2 distinct"):
+    with pytest.raises(TooFewPointsError, match="are 2 distinct"):
         kmeans_reference_in_memory(points, 3, epochs=1, step=STEP, seed=0)
 
 
@@ -144,8 +144,22 @@ def test_normal_draws_have_the_mean_and_the_variance_asked_for():
     np.testing.assert_allclose(draws.var(axis=0), [4, 0.25], rtol=0.05)
 
 
+@settings(deadline=None)
+@given(
+    points=arrays(np.float64, st.tuples(st.integers(4, 20), st.just(2)), elements=st.floats(-3, 3, width=16)),
+    seed=st.integers(0, 5),
+)
+@example(points=np.array([[0.49, 0.49], [0.51, 0.0]]), seed=0)
+def test_centres_on_a_coarse_grid_are_moved_apart(points, seed):
+    """A row may be farther from the centre that it is rounded to than another is from its nearest."""
+    n_distinct = len(np.unique(np.rint(points) + 0.0, axis=0))
+    centres = np.random.default_rng(seed).uniform(-0.4, 0.4, size=(n_distinct, 2))
+    found = reference._with_distinct_centres(centres, points, 1.0)
+    assert len(np.unique(found, axis=0)) == n_distinct
+
+
 def test_normal_draws_around_points_that_do_not_vary_are_refused():
-    with pytest.raises(TooFewPointsError, match=r"have 1 distinct .* to have 3 distinct"):
+    with pytest.raises(TooFewPointsError, match=r"are 1 distinct .* to have 3 distinct"):
         normal_reference(np.zeros(2), np.zeros(2), 3, step=STEP, seed=0)
 
 
@@ -174,8 +188,31 @@ def test_a_sample_takes_frequent_points_more_often():
 def test_a_sample_of_as_many_points_as_are_distinct_is_all_of_them():
     points = np.repeat(np.arange(10.0)[:, None], 50, axis=0)
     assert sample_reference(points, 10, step=STEP, seed=0).ravel().tolist() == list(range(10))
-    with pytest.raises(TooFewPointsError, match=r"have 10 distinct .* to have 11 distinct"):
+    with pytest.raises(TooFewPointsError, match=r"are 10 distinct .* to have 11 distinct"):
         sample_reference(points, 11, step=STEP, seed=0)
+
+
+@given(
+    points=arrays(np.float64, st.tuples(st.integers(1, 30), st.just(2)), elements=st.integers(-2, 2).map(float)),
+    data=st.data(),
+)
+def test_a_sample_is_the_first_distinct_points_in_random_order(points, data):
+    n_points = data.draw(st.integers(1, len(np.unique(points, axis=0))))
+    drawn = []
+    for row in np.random.default_rng(7).permutation(points).tolist():
+        if len(drawn) < n_points and row not in drawn:
+            drawn.append(row)
+    assert sample_reference(points, n_points, step=STEP, seed=7).tolist() == sorted(drawn)
+
+
+def test_few_distinct_points_among_many_are_looked_at_a_few_times(monkeypatch):
+    looked_at = []
+    original = reference.round_to_grid
+    monkeypatch.setattr(reference, "round_to_grid", lambda rows, _: looked_at.append(len(rows)) or original(rows, STEP))
+    points = np.repeat(np.arange(20.0)[:, None], 500, axis=0)
+    with pytest.raises(TooFewPointsError):
+        sample_reference(points, 21, step=STEP, seed=0)
+    assert sum(looked_at) < 4 * len(points)
 
 
 def test_the_barycenter_of_shifted_copies_is_the_copy_in_the_middle():

@@ -460,6 +460,20 @@ def test_an_entropic_plan_that_does_not_converge_is_replaced_by_an_exact_one(thr
     np.testing.assert_array_equal(result.phi, exact.phi)
 
 
+def test_the_iteration_of_a_large_graph_that_does_not_converge_is_not_repeated(three_graphs, monkeypatch):
+    points, reference = three_graphs
+    exact = embed_points(points, reference)
+    monkeypatch.setattr(transport, "COST_ENTRIES", 1)  # each is large
+    monkeypatch.setattr(transport, "SINKHORN_ITERATIONS", 1)
+    solved = []
+    original = transport.sinkhorn.solve
+    monkeypatch.setattr(transport.sinkhorn, "solve", lambda *a, **k: solved.append(1) or original(*a, **k))
+    result = embed_points(points, reference, solver="sinkhorn")
+    assert len(solved) == 3
+    assert not result.entropic.any()
+    np.testing.assert_allclose(result.phi, exact.phi, atol=1e-12)
+
+
 def test_a_graph_that_neither_solver_solves_fails_alone_with_both_reasons(three_graphs, monkeypatch):
     points, reference = three_graphs
     exact = embed_points(points, reference)

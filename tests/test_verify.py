@@ -107,9 +107,27 @@ def test_nothing_is_found_in_a_whole_run(run_folder, deep):
     assert found(run_folder, deep=deep) == []
 
 
-def test_a_run_without_its_graph_shards_is_whole(run):
+@pytest.fixture
+def run_without_graphs(run):
+    """A run that is not to keep its graph shards."""
+    run.write("job.toml", b"seed = 7\n[output]\nkeep_graphs = false\n")
     run.remove_graphs()
-    assert found(run, deep=True) == []
+    return run
+
+
+def test_a_run_that_keeps_no_graph_shards_is_whole_without_them(run_without_graphs):
+    assert found(run_without_graphs, deep=True) == []
+
+
+def test_graph_shards_that_are_all_gone_are_missed(run):
+    run.remove_graphs()
+    assert found(run) == [f"graphs/part-0000{shard}.parquet: missing" for shard in range(3)]
+
+
+def test_a_run_whose_job_file_is_damaged_is_refused(run):
+    run.write("job.toml", b"seed =")
+    with pytest.raises(WeglError, match=r"job\.toml is damaged"):
+        found(run)
 
 
 def test_a_folder_that_is_no_run_is_refused(tmp_path):
@@ -253,10 +271,10 @@ def test_rows_out_of_order_are_found_by_a_deep_check(run):
     )
 
 
-def test_a_row_that_occurs_twice_is_found_by_a_deep_check(run):
+def test_a_row_that_occurs_twice_is_found_by_a_deep_check(run_without_graphs):
+    run = run_without_graphs
     with run.recording("embed", 2, "x") as part:
         part.write("data", embeddings([*range(20, 29), 14]), rows=10)
-    run.remove_graphs()
     assert found(run) == []
     # Row 14 of the input was rejected when it was read, by the stage whose records come later.
     assert found(run, deep=True) == ["rejected/part-00001.parquet: row 14 of a.csv occurs a second time"]

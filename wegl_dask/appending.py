@@ -18,7 +18,8 @@ from distributed import Client
 from wegl_dask.claims import changed_keys
 from wegl_dask.errors import JobFileError, SourceError, TooManyRejectedError, WeglError
 from wegl_dask.given_model import GivenModel
-from wegl_dask.ingest import ShardCensus, ingest, planned_shards, scan_source, write_plan
+from wegl_dask.graphs import UsedAttributes
+from wegl_dask.ingest import ShardCensus, ingest, planned_shards, scan_source, shard_inputs, write_plan
 from wegl_dask.known_rows import KnownRows, RowKey, known_rows
 from wegl_dask.pipeline import RunSummary, embed, finish, finished_before, is_complete, summarize
 from wegl_dask.progress import Progress, counted
@@ -120,12 +121,10 @@ def _append(run: Run, given: GivenModel, key: RowKey) -> RunSummary:
     if not plan.units:
         return summarize(run, ShardCensus(plan, {}), notes=("no row is new",), model=model, records={})
     folder.unmark_success()
-    index = plans[-1].index + 1
-    known = _write_known(run, index, key, records, n_shards=_next_shard(plans))
-    how = {"source": run.spec.source.model_dump(mode="json", exclude_none=True), "key": key}
-    write_plan(run, index, plan, appended=how)
+    used = given.model.points.nodes.used
+    known = _begin(run, plan, key, [model, *plans, *records], used, append=plans[-1].index + 1)
     try:
-        census = ingest(run, plan, plan_index=index, known=known, used=given.model.points.nodes.used)
+        census = ingest(run, plan, plan_index=known.append, known=known, used=used)
         notes = (f"{counted(census.total('known'), 'row')} there before",) if census.total("known") else ()
         return finish(run, census, model, embed(run, census, model), notes=notes)
     except (SourceError, JobFileError, TooManyRejectedError):
@@ -216,13 +215,37 @@ def _next_shard(plans: Sequence[PartRecord]) -> int:
     return 1 + max(shard for plan in plans for shard in planned_shards(plan))
 
 
-def _write_known(run: Run, index: int, key: RowKey, records: Sequence[PartRecord], *, n_shards: int) -> KnownRows:
-    """Keep the ranges of the rows that are there where the workers find them."""
+def _begin(
+    run: Run, plan: SourcePlan, key: RowKey, records: Sequence[PartRecord], used: UsedAttributes, *, append: int
+) -> KnownRows:
+    """Write down what is appended, for the workers and for later runs, and keep of an append that was killed what holds.
+
+    What it has left beyond that would be taken for shards of this one, by their numbers.
+
+    Parameters
+    ----------
+    records : sequence of PartRecord
+        Of what is finished.
+    append : int
+        Index of the append.
+    """
+    folder = run.folder
     rows = known_rows(record for record in records if record.stage == "ingest")
-    hashed = fingerprint(json.dumps(rows, sort_keys=True))
-    with run.folder.recording("known", index, hashed) as part:
+    n_shards = 1 + max(record.index for record in records if record.stage == "ingest")
+    # An earlier run in this folder may have had rows of the same names and numbers.
+    files = [file.sha256 for record in records for file in record.files]
+    known = KnownRows(append, n_shards, key, fingerprint(json.dumps([rows, files], sort_keys=True)))
+    expected = shard_inputs(run.spec, plan, known, used)
+    begun = {
+        record.index for record in folder.records("ingest") if record.input_fingerprint == expected.get(record.index)
+    }
+    left = [record for stage in ("ingest", "embed") for record in folder.records(stage) if record.index in begun]
+    folder.keep_only([*records, *left])
+    with folder.recording("known", append, known.fingerprint) as part:
         part.note(rows=rows)
-    return KnownRows(index, n_shards, key, hashed)
+    source = run.spec.source.model_dump(mode="json", exclude_none=True)
+    write_plan(run, append, plan, appended={"source": source, "key": key})
+    return known
 
 
 def _finish_first(run: Run, model: PartRecord, plan: PartRecord, records: Sequence[PartRecord]) -> None:

@@ -1,6 +1,7 @@
 """The stages moments, merge, projection, sample and reference: from graph shards to the model."""
 
 import json
+import math
 from dataclasses import dataclass
 from functools import cached_property, partial
 
@@ -314,10 +315,12 @@ def _merge(run: Run, records: list[PartRecord]) -> str:
 
 
 def _sample_size(fit: Fit) -> int:
-    """Say how many points the reference is computed from, at most."""
+    """Say how many points the reference is computed from: at most, or for a barycenter about, since graphs are drawn."""
     reference = fit.spec.reference
     if reference.kind == "origin":
         return 0
+    if reference.kind == "barycenter":
+        return math.ceil(fit.n_nodes * min(1.0, reference.graphs / fit.n_graphs))
     return largest_sample(fit.n_nodes, reference.max_nodes, dimension=fit.dimension, n_points=fit.n_points)
 
 

@@ -224,7 +224,7 @@ def ingest(
     spec = run.spec
     with run.timed("ingest"):
         used = used or _used(spec, plan)
-        how = _how(spec, used) if known is None else json.dumps([_how(spec, used), known.key, known.fingerprint])
+        how = _how(spec, used, known)
         expected = _fingerprints(plan, how)
         needed = {shard: value for shard, value in expected.items() if shards is None or shard in shards}
         records = _made_before(run, {shard: expected[shard] for shard in expected.keys() - needed.keys()})
@@ -256,6 +256,11 @@ def ingest(
     return census
 
 
+def shard_inputs(spec: JobSpec, plan: SourcePlan, known: KnownRows, used: UsedAttributes) -> dict[int, str]:
+    """Find the input fingerprint of every shard that `ingest` would make of a plan, with the same arguments."""
+    return _fingerprints(plan, _how(spec, used, known))
+
+
 def check_rejected(spec: JobSpec, n_rows: int, reasons: Counter[str]) -> None:
     """Raise TooManyRejectedError if more of `n_rows` rows were rejected than the job allows."""
     rejected, allowed = reasons.total(), spec.source.max_rejected_fraction * n_rows
@@ -272,12 +277,13 @@ def shard_size(nodes: int) -> int:
     return min(max(nodes // SHARDS_WANTED, SMALLEST_SHARD), LARGEST_SHARD)
 
 
-def _how(spec: JobSpec, used: UsedAttributes) -> str:
-    """Render what of the job file decides how a range of the source is read."""
+def _how(spec: JobSpec, used: UsedAttributes, known: KnownRows | None = None) -> str:
+    """Render what decides how a range of the source is read: of the job file, and the rows that are left out."""
     source = spec.source.model_dump(exclude={"max_rejected_fraction", "download", "trust", "root", "path"})
     # A run that is resumed with another RDKit has all its molecules read by that one.
     software = rdkit_version() if spec.source.kind in {"smiles", "sdf"} else None
-    return json.dumps([source, spec.edges.direction, asdict(used), software, NUMERICS_VERSION], sort_keys=True)
+    how = json.dumps([source, spec.edges.direction, asdict(used), software, NUMERICS_VERSION], sort_keys=True)
+    return how if known is None else json.dumps([how, known.key, known.fingerprint])
 
 
 def _made_before(run: Run, expected: Mapping[int, str]) -> dict[int, PartRecord]:

@@ -89,7 +89,7 @@ class KnownRows:
     key : {"row", "id"}
         What a row is known by: its file and number, or its ``graph_id``.
     fingerprint : str
-        Of that record.
+        Of that record: of the key, the rows, and the content of the parts that hold them.
     """
 
     append: int
@@ -175,7 +175,8 @@ class _Earlier:
         if self.graphs is None:
             return int(self.node_counts[position]) == graph.n_nodes
         was = self.graphs[position]
-        return all(np.array_equal(getattr(was, name), getattr(graph, name)) for name in _GRAPH_ARRAYS)
+        # Attributes that the job does not use may be NaN.
+        return all(np.array_equal(getattr(was, name), getattr(graph, name), equal_nan=True) for name in _GRAPH_ARRAYS)
 
 
 @lru_cache(maxsize=4)

@@ -56,7 +56,7 @@ _ADVICE = {
     "the vectors of a shard": "lower source.nodes_per_shard, reference.points or projection.components",
     "the node embeddings of a block": "lower source.nodes_per_shard or source.max_nodes",
     "the scatter matrix": "lower nodes.degree_clip or diffusion.layers, or leave out projection.components",
-    "the sample for the reference": "lower reference.max_nodes",
+    "the sample for the reference": "lower reference.max_nodes, or reference.graphs for a barycenter",
     "the costs and the plan of the largest graph": 'set transport.solver = "auto", or lower source.max_nodes',
 }
 

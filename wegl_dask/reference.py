@@ -15,7 +15,7 @@ from scipy.spatial.distance import cdist
 from wegl_dask.errors import WeglError
 from wegl_dask.graphs import IntArray
 from wegl_dask.projection import Moments
-from wegl_dask.transport import canonical_reference
+from wegl_dask.transport import canonical_reference, round_to_grid
 
 if TYPE_CHECKING:
     import dask.array as da
@@ -47,8 +47,9 @@ class TooFewPointsError(WeglError):
     def of(cls, found: int, needed: int) -> "TooFewPointsError":
         """Name both numbers."""
         return cls(
-            f"the graphs have {found} distinct node embeddings, and the reference is to have {needed} distinct points; "
-            f"set reference.points to {found} at most, or choose node features that tell more nodes apart"
+            f"there are {found} distinct node embeddings among those that the reference is computed from, and it is to have "
+            f"{needed} distinct points; set reference.points to {found} at most, raise reference.max_nodes if there are more "
+            "nodes, or choose node features that tell more nodes apart"
         )
 
 
@@ -231,13 +232,16 @@ def sample_reference(points: FloatMatrix, n_points: int, *, step: float, seed: i
         If there are not so many.
     """
     order = np.random.default_rng(seed).permutation(len(points))
-    # The rows are taken in random order until enough of them are distinct.
+    # Those that are the first of their kind in random order.
     taken = n_points
-    while len(chosen := canonical_reference(points[order[:taken]], step)) < n_points:
+    while True:
+        rows = round_to_grid(points[order[:taken]], step)
+        first = np.unique(rows, axis=0, return_index=True)[1]
+        if len(first) >= n_points:
+            return canonical_reference(rows[np.sort(first)[:n_points]], step)
         if taken >= len(points):
-            raise TooFewPointsError.of(len(chosen), n_points)
-        taken += max(1, n_points - len(chosen))
-    return chosen
+            raise TooFewPointsError.of(len(first), n_points)
+        taken *= 2
 
 
 def barycenter_reference(graphs: Sequence[FloatMatrix], n_points: int, *, step: float, seed: int) -> FloatMatrix:
@@ -320,6 +324,9 @@ def _distinct_rows(points: SinglesOrDoubles, n_wanted: int, step: float) -> Floa
 def _with_distinct_centres(centres: SinglesOrDoubles, points: SinglesOrDoubles, step: float) -> FloatMatrix:
     """Round and sort centres; one that falls together with another is moved to the point farthest from all centres."""
     result = canonical_reference(centres, step)
+    if len(result) < len(centres):
+        # As they would be centres: one that is such already has the distance 0, however coarse the grid.
+        points = round_to_grid(np.asarray(points, dtype=np.float64), step)
     while len(result) < len(centres):
         farthest = points[np.argmax(cdist(points, result, "sqeuclidean").min(axis=1))]
         result = canonical_reference(np.vstack([result, farthest]), step)

@@ -227,7 +227,7 @@ class RunRows:
         if not self.run.listing("graphs"):
             raise WeglError(
                 f"{self.run.location()} has no folder graphs/, and the points of its graphs are needed: run the job again "
-                "with output.keep_graphs = true"
+                "with output.keep_graphs = true, in another folder or with --overwrite"
             )
         part_of = np.searchsorted(self.part_starts, rows, side="right") - 1
         pieces = [self._points_of_part(part, rows[part_of == part]) for part in np.unique(part_of).tolist()]

@@ -3,16 +3,13 @@
 import json
 import os
 import socket
-import tomllib
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import PurePosixPath
-from typing import Literal
+from typing import Any, Literal
 
-from wegl_dask.claims import JOB_NAME
-from wegl_dask.errors import WeglError
 from wegl_dask.locks import DEAD_AFTER, LOCK_NAME
 from wegl_dask.records import RECORD_FOLDER, PartRecord
 from wegl_dask.sources.base import SourcePlan
@@ -107,7 +104,7 @@ def read_status(folder: RunFolder) -> RunStatus:
     WeglError
         If it is not a run folder, its job file is damaged, or the store cannot be read.
     """
-    job_toml = folder.job_toml()
+    job = folder.job()
     records = folder.records()
     rows = _planned_rows(records)
     reasons: Counter[str] = Counter()
@@ -126,7 +123,7 @@ def read_status(folder: RunFolder) -> RunStatus:
         stages=tuple(stages),
         rejected=dict(reasons.most_common()),
         n_bytes=sum(file.n_bytes for record in records for file in record.files if file.folder == "data"),
-        is_refused=n_rows is not None and reasons.total() > _allowed_fraction(folder, job_toml) * n_rows,
+        is_refused=n_rows is not None and reasons.total() > _allowed_fraction(job) * n_rows,
     )
 
 
@@ -147,12 +144,8 @@ def index_ranges(indices: Sequence[int]) -> str:
     return ", ".join("-".join(map(str, ends)) for ends in ranges)
 
 
-def _allowed_fraction(folder: RunFolder, job_toml: str) -> float:
+def _allowed_fraction(job: Mapping[str, Any]) -> float:
     """Look up which part of the rows may be rejected; all of them where a job file of another version does not say it."""
-    try:
-        job = tomllib.loads(job_toml)
-    except tomllib.TOMLDecodeError as error:
-        raise WeglError(f"{folder.location(JOB_NAME)} is damaged: {error}") from error
     match job:
         case {"source": {"max_rejected_fraction": int() | float() as fraction}}:
             return fraction

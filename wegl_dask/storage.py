@@ -17,6 +17,7 @@
 """
 
 import contextlib
+import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -95,6 +96,21 @@ class RunFolder(Folder):
         if content is None:
             raise WeglError(f"{self.location()} is not a run folder: it has no {JOB_NAME}. Check the path")
         return content.decode(errors="replace")
+
+    def job(self) -> dict[str, Any]:
+        """Read the keys of the job file as run; WeglError where the folder has none, or one that is damaged."""
+        try:
+            return tomllib.loads(self.job_toml())
+        except tomllib.TOMLDecodeError as error:
+            raise WeglError(f"{self.location(JOB_NAME)} is damaged: {error}") from error
+
+    def keeps_graphs(self) -> bool:
+        """Whether a finished run is to have its graph shards, see ``output.keep_graphs``."""
+        match self.job():
+            case {"output": {"keep_graphs": False}}:
+                return False
+            case _:
+                return True
 
     # Parts
 

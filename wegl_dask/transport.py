@@ -24,6 +24,7 @@ from scipy.spatial.distance import cdist
 
 from wegl_dask import sinkhorn
 from wegl_dask.certificate import EXCESS_TOLERANCE, possible_excess
+from wegl_dask.errors import WeglError
 from wegl_dask.graphs import IntArray, offsets_from_counts
 from wegl_dask.network_simplex import OPTIMAL
 from wegl_dask.network_simplex import network_simplex as _network_simplex
@@ -53,7 +54,7 @@ CERTIFIED_EVERY = 16
 """Of so many exact plans one is proven optimal by its dual: it takes a tenth of the time of the solver."""
 
 
-class PlanError(Exception):
+class PlanError(WeglError):
     """A solver did not return a plan that can be used."""
 
 
@@ -214,7 +215,7 @@ def embed_points(
     result = Embeddings.unsolved(len(points.offsets) - 1, reference.size)
     entropic_size = first_entropic(solver, auto_size)
     for start, stop in _cost_blocks(points.offsets, n_reference):
-        graphs = points.slice(start, stop)
+        graphs, entropic_failed = points.slice(start, stop), False
         if stop - start == 1 and len(graphs.points) * n_reference > max(entropic_size, COST_ENTRIES):
             try:
                 solution = _embed_in_strips(graphs, reference, regularization)
@@ -223,12 +224,13 @@ def embed_points(
                     result.failures[start] = f"{error}; there are too many pairs of points for an exact plan"
                     result.phi[start] = np.nan
                     continue
+                entropic_failed = True
             else:
                 result.phi[start], result.transport_cost[start], result.regularization[start] = solution
                 result.entropic[start] = True
                 continue
         block = _Block.of(graphs, reference)
-        exact = np.diff(block.offsets) * n_reference <= entropic_size
+        exact = entropic_failed | (np.diff(block.offsets) * n_reference <= entropic_size)
         solved = block.solve_exactly(np.flatnonzero(exact), certified_every)
         for graph in np.flatnonzero(~solved).tolist():
             try:

@@ -8,7 +8,7 @@ from typing import Any
 
 from distributed import Client, WorkerPlugin
 
-from wegl_dask.errors import JobFileError
+from wegl_dask.errors import JobFileError, WeglError
 
 
 def upload_wheel(client: Client, path: str) -> None:
@@ -27,13 +27,21 @@ def upload_wheel(client: Client, path: str) -> None:
     ------
     JobFileError
         If there is no such file or it is something else.
+    WeglError
+        If another wheel was uploaded to one of them before.
     """
     content = _read_wheel(path)
     name = f"{hashlib.sha256(content).hexdigest()[:16]}-{Path(path).name}"
     place = _placer()
-    client.run_on_scheduler(place, content, name)
-    # Under the same name it replaces itself, where another job with the same wheel has gone before.
-    client.register_plugin(_plugin(place, content, name), name=f"wegl-dask-{name}")
+    has_other = [client.run_on_scheduler(place, content, name)]
+    # It replaces that of a job that has gone before, whose wheel workers that join would get.
+    client.register_plugin(_plugin(place, content, name), name="wegl-dask-upload")
+    has_other += client.run(place, content, name).values()
+    if any(has_other):
+        raise WeglError(
+            f'cluster.upload = "{path}" comes too late: another wheel was uploaded to the scheduler or its workers, which go '
+            "on with that one until they end. Restart them"
+        )
 
 
 def _read_wheel(path: str) -> bytes:
@@ -49,10 +57,13 @@ def _read_wheel(path: str) -> bytes:
         ) from error
 
 
-def _placer() -> Callable[..., None]:
-    """Make the function that places a wheel where it runs; it travels whole, since there is no package there yet."""
+def _placer() -> Callable[..., bool]:
+    """Make the function that places a wheel where it runs; it travels whole, since there is no package there yet.
 
-    def place(content: bytes, name: str, parent: str | None = None) -> None:
+    It says whether there is another wheel already, in whose place this one does not come.
+    """
+
+    def place(content: bytes, name: str, parent: str | None = None) -> bool:
         import atexit  # noqa: PLC0415
         import importlib  # noqa: PLC0415
         import shutil  # noqa: PLC0415
@@ -61,7 +72,7 @@ def _placer() -> Callable[..., None]:
         from pathlib import Path  # noqa: PLC0415
 
         try:
-            importlib.import_module("wegl_dask.version")
+            found = importlib.import_module("wegl_dask.version").__file__ or ""
         except ModuleNotFoundError:
             folder = tempfile.mkdtemp(prefix="wegl-dask-upload-", dir=parent)
             atexit.register(shutil.rmtree, folder, ignore_errors=True)
@@ -69,11 +80,13 @@ def _placer() -> Callable[..., None]:
             wheel.write_bytes(content)
             sys.path.insert(0, str(wheel))
             importlib.invalidate_caches()
+            return False
+        return "wegl-dask-upload-" in found and name not in Path(found).parts
 
     return place
 
 
-def _plugin(place: Callable[..., None], content: bytes, name: str) -> WorkerPlugin:
+def _plugin(place: Callable[..., bool], content: bytes, name: str) -> WorkerPlugin:
     class Upload(WorkerPlugin):  # type: ignore[misc]  # distributed has no types
         def setup(self, worker: Any) -> None:
             place(content, name, worker.local_directory)

@@ -60,13 +60,13 @@ def verify_run(folder: RunFolder, *, deep: bool = False) -> list[Problem]:
     Raises
     ------
     WeglError
-        If it is not a run folder, or the store cannot be read.
+        If it is not a run folder, its job file is damaged, or the store cannot be read.
     """
-    folder.job_toml()
     return [*_problems(folder, deep=deep)]
 
 
 def _problems(folder: RunFolder, *, deep: bool) -> Iterator[Problem]:
+    keeps_graphs = folder.keeps_graphs()
     records = folder.records()
     yield from _check_versions(folder)
     if folder.has_succeeded():
@@ -77,8 +77,7 @@ def _problems(folder: RunFolder, *, deep: bool) -> Iterator[Problem]:
     recorded = {file.path: file for record in records for file in record.files}
     listings = {name: folder.listing(name) for name in {*PART_FOLDERS, *(file.folder for file in recorded.values())}}
     yield from _check_strangers(listings, recorded)
-    if not any(listings["graphs"].values()):
-        # The shards are not kept: `output.keep_graphs = false` removes them at the end.
+    if not keeps_graphs:
         recorded = {path: file for path, file in recorded.items() if file.folder != "graphs"}
     check = _PartCheck(folder, deep=deep)
     model = None

@@ -192,8 +192,8 @@ def test_graphs_that_are_all_alike_end_with_both_numbers(kind, wegl, tu_job):
     result = wegl({**job, "reference": {"kind": kind, "points": 3}})
     assert result.code == 1
     assert result.line.startswith(
-        "wegl-dask: the graphs have 1 distinct node embeddings, and the reference is to have 3 distinct points; set "
-        "reference.points to 1 at most"
+        "wegl-dask: there are 1 distinct node embeddings among those that the reference is computed from, and it is to have "
+        "3 distinct points; set reference.points to 1 at most"
     )
 
 

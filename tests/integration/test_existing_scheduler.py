@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import textwrap
@@ -150,6 +151,13 @@ def test_a_job_runs_by_tls_on_workers_that_are_given_the_package(
         import sys
 
         return [name for name in ("ot", "torch", "jax", "cupy", "tensorflow") if name in sys.modules]
+
+    other = shutil.copy(wheel, tmp_path / wheel.name)
+    with zipfile.ZipFile(other, "a") as archive:
+        archive.writestr("wegl_dask/more.py", "")
+    done = command("run", job, "--scheduler", foreign_cluster, *settings(certificates(), upload=other), shared=False)
+    assert done.code == 1
+    assert "comes too late: another wheel was uploaded to the scheduler or its workers" in done.err
 
     # Nobody has told this worker that POT should leave array libraries alone.
     with open_client(ClusterTable(kind="scheduler", address=foreign_cluster, **certificates())) as client:

@@ -441,6 +441,88 @@ def test_an_append_that_was_killed_goes_on(
     assert verify_run(RunFolder(str(tmp_path / "out")), deep=True) == []
 
 
+def test_what_a_killed_append_has_left_is_not_taken_for_another(
+    run, rows, write_rows, folder_job, append, monkeypatch, tmp_path
+):
+    write_rows("a.csv", rows[:50])
+    run(folder_job(source={"path": str(tmp_path / "in" / "a.csv")}))
+    write_rows("b.csv", rows[50:150])
+    write_rows("c.csv", rows[150:170])
+    original = appending.embed
+
+    def kill_before_the_last_part(run, census, model):
+        last = max(original(run, census, model))
+        run.folder.remove(f"records/embed-{last:05d}.json")
+        run.folder.remove(f"data/part-{last:05d}.parquet")
+        raise KeyboardInterrupt
+
+    def kill(*_, **__):
+        raise KeyboardInterrupt
+
+    for source, stage, how in (("b.csv", "embed", kill_before_the_last_part), ("c.csv", "ingest", kill)):
+        with monkeypatch.context() as patched:
+            patched.setattr(appending, stage, how)
+            with pytest.raises(KeyboardInterrupt):
+                append(tmp_path / "out", f"source.path={tmp_path / 'in' / source}")
+    summary = append(tmp_path / "out", f"source.path={tmp_path / 'in' / 'c.csv'}")
+    assert summary.rows + summary.rejected == 20
+    assert vectors_by_id(tmp_path / "out").keys() <= {row_id for _, row_id in rows[:50] + rows[150:170]}
+    assert verify_run(RunFolder(str(tmp_path / "out")), deep=True) == []
+
+
+def test_what_a_killed_append_has_made_is_kept_where_further_files_came(
+    run, rows, write_rows, folder_job, append, monkeypatch, tmp_path
+):
+    write_rows("a.csv", rows[:50])
+    run(folder_job())
+    write_rows("b.csv", rows[50:150])
+    original = appending.embed
+    with monkeypatch.context() as patched:
+        patched.setattr(appending, "embed", lambda *arguments: original(*arguments) and (1 / 0))
+        with pytest.raises(ZeroDivisionError):
+            append(tmp_path / "out")
+    times = {path: path.stat().st_mtime_ns for path in (tmp_path / "out" / "data").iterdir()}
+    write_rows("c.csv", rows[150:170])
+    summary = append(tmp_path / "out")
+    assert {path: path.stat().st_mtime_ns for path in times} == times
+    assert len(read_embeddings(tmp_path / "out").X) == len(vectors_by_id(tmp_path / "out"))
+    assert verify_run(RunFolder(str(tmp_path / "out")), deep=True) == []
+    assert summary.rejected + summary.rows >= 20
+
+
+def test_rows_of_an_earlier_run_in_the_folder_are_not_known(run, rows, write_rows, folder_job, append, tmp_path):
+    """The workers of an existing scheduler outlive a job, and with them what they have read of its folder."""
+    job = folder_job(source={"path": str(tmp_path / "in" / "a.csv")})
+    write_rows("a.csv", rows[:20])
+    run(job)
+    write_rows("b.csv", rows[20:30])
+    append(tmp_path / "out", f"source.path={tmp_path / 'in' / 'b.csv'}", key="id")
+    write_rows("a.csv", [[smiles, f"other {row_id}"] for smiles, row_id in rows[:20]])
+    run(job, overwrite=True)
+    write_rows("c.csv", rows[:20])
+    before = len(read_embeddings(tmp_path / "out").X)
+    append(tmp_path / "out", f"source.path={tmp_path / 'in' / 'c.csv'}", key="id")
+    assert len(read_embeddings(tmp_path / "out").X) == 2 * before
+
+
+def test_attributes_that_are_not_used_may_be_nan_in_what_is_appended_to(run, append, tmp_path):
+    folder = tmp_path / "in"
+    folder.mkdir()
+
+    def write(number, x):
+        nodes = [{"id": k, "type": "CNO"[(k + number) % 3], "x": x} for k in range(4 + number % 3)]
+        links = [{"source": k, "target": k + 1} for k in range(3)]
+        graph = {"directed": False, "multigraph": False, "graph": {}, "nodes": nodes, "links": links}
+        (folder / f"g{number:03d}.json").write_text(json.dumps(graph))
+
+    for number in range(6):
+        write(number, float("nan") if number == 2 else 1.5)
+    source = {"kind": "networkx", "path": f"{folder}/", "node_labels": ["type"], "node_attributes": ["x"]}
+    run({"source": source, "reference": {"points": 3}, "output": {"path": str(tmp_path / "out")}})
+    write(6, 1.0)
+    assert append(tmp_path / "out").rows == 1
+
+
 def test_what_came_after_a_kill_is_appended_too(run, rows, write_rows, folder_job, append, monkeypatch, tmp_path):
     write_rows("b.csv", rows[:60])
     run(folder_job())

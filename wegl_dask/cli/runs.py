@@ -69,6 +69,6 @@ def verify(out: str, *, deep: bool) -> None:
             f"{folder.location()} has {count}: run the job again, which makes anew what is not whole; a part that is, and "
             "has wrong rows, must be removed first"
         )
-    if deep and not folder.listing("graphs"):
+    if deep and not folder.keeps_graphs():
         click.echo("graphs/ was not kept: the embeddings were not computed anew")
     click.echo(f"{folder.location()}: every part is there and as it was written")
