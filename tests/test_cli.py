@@ -350,6 +350,9 @@ def test_a_whole_run_is_verified(call, quickstart, deep):
 def test_a_deep_check_without_graphs_says_that_embeddings_were_not_computed_anew(call, quickstart, tmp_path):
     copy = shutil.copytree(quickstart.folder / "runs/quickstart", tmp_path / "copy")
     shutil.rmtree(copy / "graphs")
+    assert "graphs/part-00000.parquet: missing" in call("verify", "copy").stdout
+    text = (copy / "job.toml").read_text()
+    (copy / "job.toml").write_text(text.replace("keep_graphs = true", "keep_graphs = false"))
     result = call("verify", "copy", "--deep")
     assert result.exit_code == 0
     assert result.stdout.splitlines()[0] == "graphs/ was not kept: the embeddings were not computed anew"
