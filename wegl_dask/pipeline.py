@@ -118,12 +118,13 @@ def run_job(
 def _run_fit(run: Run) -> RunSummary:
     """Fit a model to the graphs, and embed them with it."""
     plan = plan_source(run)
-    census = ingest(run, plan, None if _keeps_graphs(run) else set())
+    # Where not all graphs are wanted, what the shards hold is known from their records; which ones are, once there is a model.
+    census = ingest(run, plan, None if _wants_all_graphs(run) else set())
     fit = prepare_fit(run.spec, census)
     _check_output(run, plan, fit.n_points, fit.dimension)
     if not run.folder.has_succeeded():
         _check_memory(run, fit)
-    if not _keeps_graphs(run):
+    if not _wants_all_graphs(run):
         finished = run.finished("reference", {0: fit.fingerprint})
         census = ingest(run, plan, _not_embedded(run, census, finished[0]) if finished else None)
     model = fit_model(run, fit)
@@ -136,7 +137,7 @@ def _run_with(run: Run, given: GivenModel) -> RunSummary:
     _check_output(run, plan, given.model.n_points, given.model.dimension)
     model, used = given.place(run), given.model.points.nodes.used
     shards = None
-    if not _keeps_graphs(run):
+    if not _wants_all_graphs(run):
         shards = _not_embedded(run, ingest(run, plan, set(), used=used), model)
     census = ingest(run, plan, shards, used=used)
     return finish(run, census, model, embed(run, census, model), notes=(f"model: {run.spec.model.path}",))
@@ -170,8 +171,8 @@ def _claimed(
             yield Run(spec, folder, lock, client, claim.resumed, progress)
 
 
-def _keeps_graphs(run: Run) -> bool:
-    """Whether all graph shards are wanted; else those are that are still to be embedded."""
+def _wants_all_graphs(run: Run) -> bool:
+    """Whether all graph shards are wanted; of a run that goes on and keeps none, those are that are still to be embedded."""
     return run.spec.output.keep_graphs or not run.resumed
 
 
