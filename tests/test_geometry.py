@@ -297,3 +297,16 @@ def test_shapes_and_weights_that_make_no_sense_are_refused(call):
 def test_no_points_have_no_map():
     with pytest.raises(PlanError, match="no points"):
         geometry.log_map(np.ones((2, 2)), np.ones((0, 2)))
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_the_mean_of_very_many_vectors_of_low_precision_is_computed_in_double(dtype, weighted):
+    phi = np.full((200_000, 2), 1.001, dtype)
+    weights = np.linspace(1, 2, len(phi), dtype=np.float32) if weighted else None
+    np.testing.assert_allclose(mean(phi, np.zeros((1, 2)), weights), [[float(phi[0, 0])] * 2], rtol=1e-12)
+
+
+def test_the_weights_of_a_mean_are_as_many_as_the_vectors():
+    with pytest.raises(ValueError, match=r"there are 3 graphs, and the weights have the shape \(4,\)"):
+        mean(np.zeros((3, 2)), np.zeros((1, 2)), np.ones(4))

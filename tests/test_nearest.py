@@ -15,7 +15,7 @@ from click.testing import CliRunner
 from sklearn.neighbors import NearestNeighbors
 
 import wegl_dask
-from wegl_dask import nearest
+from wegl_dask import nearest, vector_search
 from wegl_dask.cli import main
 from wegl_dask.errors import MissingDependencyError, WeglError
 from wegl_dask.reading import read_embeddings
@@ -140,6 +140,20 @@ def test_the_index_is_taken_for_many_pairs_alone(embedded_run, monkeypatch):
     assert len(nearest.neighbours(run, ["g0", "g1"])) == 20
     with pytest.raises(MissingDependencyError):
         nearest.neighbours(run, ["g0", "g1", "g2"])
+
+
+def test_the_exact_distances_of_close_pairs_are_computed_many_at_a_time(embedded_run, monkeypatch):
+    monkeypatch.setattr(vector_search, "QUERY_ROWS", 7)
+    run = embedded_run("mutag")
+    whole = pa.concat_tables(nearest.similar(run, 0.5))
+    tables = [*nearest.similar(run, 0.5, exact=True)]
+    assert len(tables) == 1
+    assert tables[0].drop_columns("wasserstein").equals(whole)
+    monkeypatch.setattr(nearest, "PAIRS_AT_A_TIME", 50)
+    some = [*nearest.similar(run, 0.5, exact=True)]
+    assert len(some) > 1
+    assert all(table.num_rows >= 50 for table in some[:-1])
+    assert pa.concat_tables(some).equals(tables[0])
 
 
 def test_close_graphs_are_all_pairs_within_the_threshold(embedded_run, mutag_wasserstein):

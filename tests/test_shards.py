@@ -416,6 +416,22 @@ def test_columns_that_do_not_fit_one_another_are_named(column, values, value_typ
         read_shard(shard_file)
 
 
+@pytest.mark.parametrize(
+    ("labels", "values", "words"),
+    [
+        (LabelSchema("class", class_names=("x", "y")), [1, 2], "row 1 has 2 as its class; there are 2"),
+        (LabelSchema("class", class_names=("x", "y")), [-1, None], "row 0 has -1 as its class; there are 2"),
+        (LabelSchema("tasks", task_names=("p", "q")), [[1.0], [1.0, 2.0]], "row 0 has 1 labels; 2 are needed"),
+        (LabelSchema("tasks", task_names=("p", "q")), [None, [1.0, 2.0, 3.0]], "row 1 has 3 labels; 2 are needed"),
+    ],
+)
+def test_labels_that_do_not_fit_are_named(labels, values, words, two_graphs):
+    file = io.BytesIO()
+    write_shard(file, two_graphs, rows_of(2, labels, values), labels)
+    with pytest.raises(SourceError, match=rf"column label: {words}"):
+        read_shard(file)
+
+
 @pytest.mark.parametrize("row_range", [(0, 3), (2, 1), (-1, 1)])
 def test_rows_that_are_not_there_are_refused(row_range, shard_file):
     with pytest.raises(SourceError, match=f"has 2 rows, and rows {row_range[0]} to {row_range[1]} were asked for"):

@@ -64,6 +64,33 @@ def test_vectors_that_are_not_among_those_searched_may_find_themselves():
     assert distances[:, 0].tolist() == [0, 0]
 
 
+@pytest.mark.usefixtures("small_blocks")
+@settings(deadline=None, max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(vectors=few_vectors, k=st.integers(1, 22), power=st.sampled_from([19, 20, 30, 37]))
+def test_the_nearest_of_vectors_whose_squares_single_precision_cannot_hold(vectors, k, power):
+    vectors = vectors * np.float32(10.0**power)
+    own = np.arange(len(vectors))
+    rows, _ = scan(in_blocks(vectors, 1, 7, 7, 20), vectors, k, own=own)
+    assert rows.tolist() == nearest_by_sorting(vectors, vectors, k, own)[0]
+    threshold = 1.5 * 10.0**power
+    pairs = {pair for first, second, _ in close_pairs(vectors, threshold) for pair in zip(first, second, strict=True)}
+    near = np.argwhere(np.triu(distances_between(vectors, vectors) <= threshold, 1))
+    assert pairs == set(map(tuple, near.tolist()))
+
+
+@pytest.mark.usefixtures("small_blocks")
+def test_of_very_many_equal_vectors_few_are_looked_at_again(monkeypatch):
+    looked_at = []
+    original = vector_search._squared_distances
+    monkeypatch.setattr(
+        vector_search, "_squared_distances", lambda one, two, i, j: looked_at.append(len(i)) or original(one, two, i, j)
+    )
+    vectors = np.ones((500, 2))
+    rows, _ = scan(in_blocks(vectors), vectors[:3], 2)
+    assert rows.tolist() == [[0, 1]] * 3
+    assert sum(looked_at) < 20
+
+
 def test_where_there_are_fewer_than_k_the_rest_is_marked():
     vectors = np.array([[0.0], [2.0]])
     rows, distances = scan([(0, vectors)], vectors, 3, own=np.arange(2))

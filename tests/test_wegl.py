@@ -585,3 +585,37 @@ def test_a_model_of_networkx_graphs_of_the_first_release_gives_the_vectors_of_th
         vectors, costs = WEGL.load(STORED / "networkx").transform(graphs, return_cost=True)
         np.testing.assert_allclose(vectors, stored["vectors"], atol=1e-5)
         np.testing.assert_allclose(costs, stored["costs"], rtol=1e-9)
+
+
+def test_a_batch_without_graphs_among_others_adds_nothing(mutag):
+    batch = mutag.batch
+    wegl = WEGL(2, n_points=3, n_components=4).fit(batch)
+    expected = wegl.transform(batch)
+    assert wegl.transform(batch[:0]).shape == (0, expected.shape[1])
+    assert np.array_equal(wegl.transform([batch[:0], *(batch[i] for i in range(5)), batch[:0]]), expected[:5])
+    with pytest.raises(UnusableGraphError, match="there are no graphs; a fit needs at least one"):
+        WEGL().fit(batch[:0])
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ([1, 2, 1], "1 is given twice"),
+        ([1, True], "True is given twice"),
+        (["C", None], "None is neither a text nor a finite number"),
+        ([float("nan")], "nan is neither a text nor a finite number"),
+    ],
+)
+def test_values_of_an_attribute_that_cannot_be_numbered_are_refused(values, message):
+    graph = nx.path_graph(3)
+    nx.set_node_attributes(graph, 1, "z")
+    with pytest.raises(ValueError, match=rf"of the values of the node attribute 'z', {message}"):
+        WEGL(1, n_points=1, node_labels={"z": values}).fit([graph])
+
+
+@pytest.mark.parametrize("values", [np.unique([1, 2, 3]), [*np.unique([1, 2, 3])], (1, 2, 3)])
+def test_values_of_an_attribute_may_be_of_numpy(values):
+    graph = nx.path_graph(3)
+    nx.set_node_attributes(graph, dict(enumerate([3, 1, 2])), "z")
+    wegl = WEGL(1, n_points=2, n_components=None, node_labels={"z": values}).fit([graph, graph])
+    assert wegl.n_nodes_seen_ == 6

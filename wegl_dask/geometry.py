@@ -27,6 +27,9 @@ from wegl_dask.transport import MARGINAL_TOLERANCE, PlanError, exact_plan
 FloatArray = npt.NDArray[np.floating]
 FloatMatrix = npt.NDArray[np.float64]
 
+_MEAN_ROWS = 4096
+"""Embeddings that are widened to double precision at a time."""
+
 SUM_ERROR = 64 * np.finfo(np.float64).eps
 """Relative error allowed for sums of squares that were added up in float64."""
 
@@ -86,9 +89,17 @@ def mean(phi: FloatArray, reference: FloatMatrix, weights: FloatArray | None = N
     >>> mean(phi, reference).round(6).ravel()
     array([1., 2.])
     """
-    if weights is not None and not ((weights >= 0).all() and 0 < weights.sum() < np.inf):
+    if weights is None:
+        return inverse(phi.mean(axis=0, dtype=np.float64), reference)
+    if weights.shape != phi.shape[:1]:
+        raise ValueError(f"there are {len(phi)} graphs, and the weights have the shape {weights.shape}")
+    if not ((weights >= 0).all() and 0 < weights.sum() < np.inf):
         raise ValueError("weights of a mean have to be 0 or more, finite, and not all 0")
-    return inverse(np.average(phi, axis=0, weights=weights).astype(np.float64), reference)
+    shares = weights.astype(np.float64) / weights.sum(dtype=np.float64)
+    total = np.zeros(phi.shape[1])
+    for start in range(0, len(phi), _MEAN_ROWS):
+        total += shares[start : start + _MEAN_ROWS] @ phi[start : start + _MEAN_ROWS].astype(np.float64)
+    return inverse(total, reference)
 
 
 def geodesic(start: FloatArray, end: FloatArray, t: float | FloatArray, reference: FloatMatrix) -> FloatMatrix:

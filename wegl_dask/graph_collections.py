@@ -13,7 +13,14 @@ import numpy.typing as npt
 from wegl_dask.features import degrees, used_attributes
 from wegl_dask.graph_inputs import GraphForm, GraphReader, common_schema, usable_graphs, with_schema
 from wegl_dask.graphs import GraphBatch, GraphSchema, IntArray
-from wegl_dask.labelled_graphs import AttributeNames, Label, LabelledGraph, Vocabularies, sorted_labels
+from wegl_dask.labelled_graphs import (
+    AttributeNames,
+    Label,
+    LabelledGraph,
+    Vocabularies,
+    plain_label,
+    sorted_labels,
+)
 from wegl_dask.plain_graphs import PlainGraph, UnusableGraphError, schema_widths
 
 SPOOL_BYTES = 256 * 2**20
@@ -236,7 +243,13 @@ class _Column:
         self._kind = kind
         self._name = name
         self._is_given = given is not None
-        self._number: dict[Label, int] = {value: number for number, value in enumerate(given or ())}
+        self._number: dict[Label, int] = {}
+        for value in () if given is None else given:
+            label = plain_label(value)
+            if label is None or label in self._number:
+                what = "is given twice" if label is not None else "is neither a text nor a finite number"
+                raise ValueError(f"of the values of the {kind} attribute {name!r}, {value!r} {what}")
+            self._number[label] = len(self._number)
 
     def numbers(self, labels: Sequence[Label]) -> list[int]:
         number = self._number

@@ -120,6 +120,8 @@ class GraphReader:
             with naming_graph(n_graphs):
                 graph = self._read_item(item)
                 self._check_features(graph)
+            if isinstance(graph, GraphBatch) and not graph.n_graphs:
+                continue
             if held and (n_nodes + graph.n_nodes > BATCH_NODES or type(graph) is not type(held[0])):
                 yield first, self._join(held)
                 first, n_nodes, held = n_graphs, 0, []

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from numbers import Integral, Real
 from typing import Any, TypeAlias
 
@@ -112,11 +113,17 @@ class Vocabularies:
         return PlainGraph(
             graph.n_nodes,
             graph.edge_index,
-            _numbered("node", graph.n_nodes, names.node_labels, graph.node_labels, self.node),
+            _numbered("node", graph.n_nodes, names.node_labels, graph.node_labels, self._numbers[0]),
             graph.node_attributes,
-            _numbered("edge", graph.edge_index.shape[1], names.edge_labels, graph.edge_labels, self.edge),
+            _numbered("edge", graph.edge_index.shape[1], names.edge_labels, graph.edge_labels, self._numbers[1]),
             graph.edge_attributes,
         )
+
+    @cached_property
+    def _numbers(self) -> tuple[list[dict[Label, int]], list[dict[Label, int]]]:
+        """From the values of every feature to their categories, of nodes and of edges."""
+        node, edge = ([{value: i for i, value in enumerate(each)} for each in part] for part in (self.node, self.edge))
+        return node, edge
 
 
 def sorted_labels(values: Iterable[Label]) -> tuple[Label, ...]:
@@ -240,15 +247,14 @@ def _numbered(
     n_rows: int,
     names: Sequence[str],
     columns: Sequence[Sequence[Label]],
-    vocabularies: Sequence[Sequence[Label]],
+    numbers: Sequence[Mapping[Label, int]],
 ) -> IntArray:
     categories = np.empty((n_rows, len(names)), dtype=np.int64)
-    for i, (name, labels, vocabulary) in enumerate(zip(names, columns, vocabularies, strict=True)):
-        number = {label: category for category, label in enumerate(vocabulary)}
+    for i, (name, labels, number) in enumerate(zip(names, columns, numbers, strict=True)):
         try:
             categories[:, i] = [number[label] for label in labels]
         except KeyError as error:
             raise UnusableGraphError(
-                f"a {kind} has {error.args[0]!r} as {name!r}, which is not in the vocabulary of {len(vocabulary)} values"
+                f"a {kind} has {error.args[0]!r} as {name!r}, which is not in the vocabulary of {len(number)} values"
             ) from None
     return categories

@@ -26,6 +26,9 @@ Search = Literal["auto", "exhaustive", "index"]
 EXHAUSTIVE_PAIRS = 4_000_000_000
 """Pairs of query and graph up to which every pair is looked at: some minutes, where an index takes minutes to build."""
 
+PAIRS_AT_A_TIME = 20_000
+"""Pairs whose exact W_2 is computed at a time: the points of their graphs are in memory."""
+
 
 def neighbours(
     run: str | os.PathLike[str],
@@ -154,7 +157,8 @@ def similar(
     spread = _Spread(rows)
     vectors = _gathered(rows, spread)
     ids = pa.concat_tables([table for _, table in rows.tables(("graph_id",))]).column(0)
-    for first, second, distance in close_pairs(vectors, threshold):
+    found = close_pairs(vectors, threshold)
+    for first, second, distance in _together(found, PAIRS_AT_A_TIME) if exact else found:
         pairs = {
             "first_row": first,
             "second_row": second,
@@ -164,6 +168,27 @@ def similar(
             "bound": spread.bound(first, second, distance),
         }
         yield pa.table(pairs | ({"wasserstein": _wasserstein(rows, first, second)} if exact else {}))
+
+
+def _together(
+    blocks: Iterator[tuple[IntArray, IntArray, FloatMatrix]], n_pairs: int
+) -> Iterator[tuple[IntArray, IntArray, FloatMatrix]]:
+    """Put pairs together until there are so many: the graphs of any few of them lie in nearly all parts."""
+    held: list[tuple[IntArray, IntArray, FloatMatrix]] = []
+    n_held = 0
+    for block in blocks:
+        held.append(block)
+        n_held += len(block[0])
+        if n_held >= n_pairs:
+            yield _joined(held)
+            held, n_held = [], 0
+    if held:
+        yield _joined(held)
+
+
+def _joined(blocks: Sequence[tuple[IntArray, IntArray, FloatMatrix]]) -> tuple[IntArray, IntArray, FloatMatrix]:
+    first, second, distance = (np.concatenate(arrays) for arrays in zip(*blocks, strict=True))
+    return first, second, distance
 
 
 class _Spread:

@@ -11,6 +11,7 @@ import fsspec
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pydantic import TypeAdapter, ValidationError
 
@@ -256,6 +257,7 @@ def read_shard(file: ShardFile, row_range: tuple[int, int] | None = None) -> Sha
         schema, labels, extra = _check_schema(parquet.schema_arrow, name)
         table = _read_rows(parquet, row_range or (0, parquet.metadata.num_rows), name)
         table = _typed(table, schema, labels, extra)
+        _check_labels(table.column("label").combine_chunks(), labels, name)
         return Shard(_graphs_of(table, schema, name), table.select([*ROW_COLUMNS, *extra]), labels)
 
 
@@ -435,6 +437,23 @@ def _node_counts(table: pa.Table, name: str) -> IntArray:
     if len(bad):
         raise SourceError(f"{name}, column num_nodes: row {bad[0]} is {column[int(bad[0])]}; it must be 0 or more")
     return counts
+
+
+def _check_labels(column: pa.Array, labels: LabelSchema, name: str) -> None:
+    """Raise SourceError for a label that is none of the classes, or of too few or too many tasks."""
+    if labels.kind == "tasks":
+        found, allowed = pc.list_value_length(column), [len(labels.task_names)] * 2
+        what = "labels; {} are needed"
+    elif labels.kind == "class":
+        found, allowed = column, [0, len(labels.class_names) - 1]
+        what = "as its class; there are {}"
+    else:
+        return
+    wrong = pc.or_(pc.less(found, allowed[0]), pc.greater(found, allowed[1])).fill_null(False)
+    if pc.any(wrong).as_py():
+        row = pc.index(wrong, True).as_py()
+        needed = len(labels.task_names or labels.class_names)
+        raise SourceError(f"{name}, column label: row {row} has {found[row]} {what.format(needed)}")
 
 
 def _flat(lists: pa.ListArray, offsets: IntArray, width: int, where: str) -> npt.NDArray[Any]:

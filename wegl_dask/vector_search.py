@@ -118,7 +118,7 @@ def close_pairs(vectors: FloatArray, threshold: float) -> Iterator[tuple[IntArra
             others = order[at : min(at + BLOCK_ROWS, end)]
             two = vectors[others].astype(np.float32, copy=False)
             squared, error = _approximate(one, two)
-            i, j = np.nonzero(squared <= (limit + error)[:, None])
+            i, j = np.nonzero(~(squared > (limit + error)[:, None]))
             later = at + j > start + i
             i, j = i[later], j[later]
             exact = _squared_distances(one, two, i, j)
@@ -199,18 +199,25 @@ def _promising(queries: FloatArray, block: FloatArray, worst: FloatMatrix, k: in
     limit = worst + error
     if len(block) > k and not np.isfinite(worst).all():
         # In the first block, the k-th of the block is the limit, or the one after it: a query may have to leave itself out.
-        limit = np.minimum(limit, np.partition(squared, k, axis=1)[:, k] + 2 * error)
-    query, vector = np.nonzero(squared <= limit[:, None])
+        limit = np.fmin(limit, np.partition(squared, k, axis=1)[:, k] + 2 * error)
+    # What comes later, and can be no nearer, has a larger number.
+    limit[worst == 0] = -np.inf
+    query, vector = np.nonzero(~(squared > limit[:, None]))
     return query, vector
 
 
 def _approximate(one: FloatArray, two: FloatArray) -> tuple[FloatArray, FloatMatrix]:
-    """Squared distances by a matrix product in float32, (n_one, n_two), and a bound on their error for each row."""
+    """Squared distances by a matrix product in float32, (n_one, n_two), and a bound on their error for each row.
+
+    NaN are those that float32 cannot hold.
+    """
     norms_one, norms_two = _squared_norms(one), _squared_norms(two)
-    squared = one @ two.T
-    squared *= -2
-    squared += norms_one.astype(np.float32)[:, None]
-    squared += norms_two.astype(np.float32)
+    with np.errstate(over="ignore", invalid="ignore"):
+        squared = one @ two.T
+        squared *= -2
+        squared += norms_one.astype(np.float32)[:, None]
+        squared += norms_two.astype(np.float32)
+    squared[np.isinf(squared)] = np.nan
     # The error of a sum of n products is n roundings of the sum of their sizes; some more are of the sums above.
     rounding = (one.shape[1] + 8) * float(np.finfo(np.float32).eps) / 2
     error = rounding * (np.sqrt(norms_one) + np.sqrt(norms_two.max(initial=0.0))) ** 2

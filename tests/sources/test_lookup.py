@@ -55,6 +55,13 @@ def test_rows_are_matched_by_the_column_named(read):
     assert found.rows["label"] == [None, 2.5]
 
 
+def test_rows_without_a_key_match_nothing(read):
+    write("a.csv", "id,smiles\n1,CCO\n,CCC\n,CCN\n2,CO\n")
+    write("l.csv", "id,y\n1,0.5\n,7.5\n,8.5\n2,1.5\n")
+    found = read("a.csv", lookup={"on": "id"}, targets=["y"])
+    assert found.rows["label"] == [0.5, None, None, 1.5]
+
+
 def test_a_lookup_table_may_have_comments_quotes_and_no_header(read):
     write("a.smi", "C\nCO\n")
     write("l.csv", '# from somewhere, "quoted"\n"C","1.5"\n#CO,7\nCO,2.5\n')

@@ -198,6 +198,32 @@ def test_urls_are_files_folders_and_globs_too():
     store.rm("/m", recursive=True)
 
 
+@pytest.mark.usefixtures("here")
+def test_on_a_store_the_same_files_are_passed_over_as_on_a_disk():
+    store = fsspec.filesystem("memory")
+    names = ("a.csv", "_temporary/0/a.csv", ".ipynb_checkpoints/a.csv", "d/_log/b.csv", "d/b.csv", "_d/c.csv")
+    for name in names:
+        store.pipe(f"/m/_n/{name}", b"x")
+        write(f"m/_n/{name}")
+    for pattern, expected in {
+        "m/_n": ["a.csv", "d/b.csv"],
+        "m/_n/*": ["a.csv"],
+        "m/_n/**/*.csv": ["a.csv", "d/b.csv"],
+        "m/_n/_*/*.csv": ["_d/c.csv"],
+        "m/_n/*/*.csv": ["d/b.csv"],
+        "m/_n/d/_*/*.csv": ["d/_log/b.csv"],
+    }.items():
+        there = [f"m/_n/{name}" for name in expected]
+        assert [name.removeprefix("memory:///") for name in expand(f"memory://{pattern}", ENDINGS)] == there, pattern
+        if pattern != "m/_n/*":  # which takes folders too, on a disk
+            assert expand(pattern, ENDINGS) == there
+    for pattern in ("m", "m/*"):
+        for name in (pattern, f"memory://{pattern}"):
+            with pytest.raises(SourceError, match="holds no file"):
+                expand(name, ENDINGS)
+    store.rm("/m", recursive=True)
+
+
 def test_endings_are_told_apart_from_compressions():
     assert [ending_of(name) for name in ("d.x/A.CSV.GZ", "b.smi", "c.sdf.zst", "d", "e.gz")] == [
         ".csv",

@@ -40,6 +40,8 @@ def label_column(labels: LabelSchema, values: Numbers, name: str) -> pa.Array:
         case "class":
             classes = np.array([int(text) for text in labels.class_names])
             unknown = np.isnan(values[:, 0])
+            if unknown.all():
+                return pa.nulls(len(values), labels.arrow_type)
             found = np.where(unknown, classes[0], values[:, 0])
             index = np.minimum(np.searchsorted(classes, found), len(classes) - 1)
             strange = np.flatnonzero(classes[index] != found)

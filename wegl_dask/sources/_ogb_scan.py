@@ -192,15 +192,7 @@ class _Scan:
                 f'task = "{task}" needs labels, and {self._describe("graph-label")} is missing: set task = "none", or '
                 "restore the file"
             )
-        classes, whole_numbers = np.empty(0), True
-        try:
-            for _, values in self._blocks("graph-label"):
-                if values.shape[1] == 1 and whole_numbers:
-                    known = values[~np.isnan(values)]
-                    whole_numbers = bool(np.all(np.isfinite(known)) and np.all(known == np.rint(known)))
-                    classes = np.union1d(classes, known)
-        except BadLineError as error:
-            raise SourceError(f'{error}; labels that are no numbers can be left out with task = "none"') from error
+        classes, whole_numbers = self._classes()
         width = self.indexes["graph-label"].n_columns
         if task == "multitask" or (task == "auto" and width > 1):
             return LabelSchema("tasks", task_names=self._task_names(width))
@@ -216,7 +208,22 @@ class _Scan:
                 f'task = "classification" needs whole numbers; {self._describe("graph-label")} has others: set task = '
                 '"regression"'
             )
+        if task == "auto" and not len(classes):
+            return LabelSchema()
         return LabelSchema("class", class_names=tuple(str(int(value)) for value in classes))
+
+    def _classes(self) -> tuple[npt.NDArray[np.float64], bool]:
+        """Read the labels: the different ones, where each graph has one, and whether all of them are whole numbers."""
+        classes, whole_numbers = np.empty(0), True
+        try:
+            for _, values in self._blocks("graph-label"):
+                if values.shape[1] == 1 and whole_numbers:
+                    known = values[~np.isnan(values)]
+                    whole_numbers = bool(np.all(np.isfinite(known)) and np.all(known == np.rint(known)))
+                    classes = np.union1d(classes, known)
+        except BadLineError as error:
+            raise SourceError(f'{error}; labels that are no numbers can be left out with task = "none"') from error
+        return classes, whole_numbers
 
     def features(self) -> GraphSchema:
         """Read edges and features to see that they are numbers, and how many."""

@@ -96,7 +96,10 @@ def _read(table_json: str, encoding: str, wanted: tuple[str, ...], fingerprint: 
         fields = parse(record)
         if isinstance(fields, str):
             raise SourceError(f"{name}, row {row}: {fields}")
-        key, found = fields[0] or "", tuple(fields[1:])
+        key, found = fields[0], tuple(fields[1:])
+        # What has no key is not known by it.
+        if not key:
+            continue
         known = values.setdefault(key, found)
         if known != found:
             raise SourceError(

@@ -4,6 +4,7 @@ import importlib.util
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import takewhile
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -196,7 +197,7 @@ def _files_matching(pattern: Path) -> Iterator[str]:
         matches = list(base.glob("/".join(rest)))
     except ValueError as error:
         raise SourceError(f"{pattern} is not a glob that can be read: {error}; correct source.path") from error
-    skipped = tuple(mark for mark in (".", "_") if not any(part.startswith(mark) for part in rest))
+    skipped = _skipped(rest)
     for match in matches:
         if any(part.startswith(skipped) for part in match.relative_to(base).parts):
             continue
@@ -206,17 +207,27 @@ def _files_matching(pattern: Path) -> Iterator[str]:
             yield str(match)
 
 
+def _skipped(pattern: Sequence[str]) -> tuple[str, ...]:
+    """Find the beginnings of names that are passed over, below what is literal in a path: those not asked for."""
+    return tuple(mark for mark in (".", "_") if not any(part.startswith(mark) for part in pattern))
+
+
 def _expand_remote(url: str, endings: tuple[str, ...]) -> list[str]:
     filesystem, path = filesystem_of(url)
     if filesystem.isfile(path):
         return [url]
+    base: Sequence[str] = path.rstrip("/").split("/")
+    rest: Sequence[str] = ()
     if filesystem.isdir(path):
         what, found = "folder", filesystem.find(path)
     elif _MAGIC.intersection(path):
         what, found = "glob", [file for file in filesystem.glob(path) if filesystem.isfile(file)]
+        literal = [*takewhile(lambda part: not _MAGIC.intersection(part), base)]
+        base, rest = literal, base[len(literal) :]
     else:
         raise SourceError(f"{url} does not exist; correct source.path")
-    shown = [file for file in found if not file.rpartition("/")[2].startswith((".", "_"))]
+    skipped = _skipped(rest)
+    shown = [file for file in found if not any(part.startswith(skipped) for part in file.split("/")[len(base) :])]
     files = _checked(url, what, shown, endings)
     if "::" in url:
         return [url.replace(path, file, 1) for file in files]
