@@ -4,20 +4,26 @@ import json
 import os
 import re
 import shutil
+import signal
 import socket
 import subprocess
 import sys
+import tempfile
+import time
 from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 
-from wegl_dask import checking
+from wegl_dask import checking, planning
+from wegl_dask.checksums import sealed
 from wegl_dask.cli import main
 from wegl_dask.cli.jobs import cluster_overrides
 from wegl_dask.errors import MissingDependencyError
-from wegl_dask.spec import JobSpec, documented_keys
+from wegl_dask.records import json_bytes
+from wegl_dask.spec import JobSpec, documented_keys, read_job
+from wegl_dask.storage import RunFolder
 
 REPOSITORY = Path(__file__).parents[1]
 FIRST_COMMANDS = ["run", "check", "plan", "ingest", "init", "status", "verify"]
@@ -186,11 +192,43 @@ def test_check_says_what_a_job_would_read_and_write(call, job, tmp_path):
         ("source.root=elsewhere", 1, "the data set SMALL is not there: SMALL_A.txt was looked for in elsewhere/SMALL"),
         ('nodes.features=["attributes"]', 2, "nodes.features asks for attributes, and these graphs have none"),
         ("edges.features=labels", 2, 'edges.features = "labels", and the edges of this source have no labels'),
-        ("output.path=data", 2, "is not a run folder, and it holds SMALL"),
+        ("output.path=data", 2, "is not a run folder: it has no job.toml, but it holds SMALL"),
+        ("output.path=.", 2, "job.toml was written by no run, and a run would replace it"),
     ],
 )
 def test_check_refuses_what_a_run_would_refuse(call, job, override, code, message):
     assert message in error_of(call("check", job, "--set", override), code)
+
+
+def test_a_plan_that_is_stopped_leaves_nothing_behind(call, job, monkeypatch):
+    tried = []
+
+    def stopped(*_, **__):
+        with tempfile.TemporaryDirectory() as folder:
+            tried.append(Path(folder))
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(10)
+
+    monkeypatch.setattr(planning, "forecast", stopped)
+    result = call("plan", job)
+    assert result.exit_code == 143
+    assert "stopped by SIGTERM. Run the same command again" in result.stderr
+    assert not tried[0].exists()
+
+
+@pytest.mark.parametrize("command", ["check", "run"])
+def test_an_output_that_is_damaged_or_of_other_numerics_is_refused(call, job, tmp_path, command):
+    out = RunFolder(str(tmp_path / "out"))
+    out.claim(read_job(job).to_toml())
+    record = sealed({"numerics_version": 0, "package_versions": ["0.0.1"]})
+    out.write("records/run.json", json_bytes(record))
+    result = call(command, job)
+    assert result.exit_code == 2
+    assert "was written by wegl-dask 0.0.1, numerics version 0" in result.stderr.splitlines()[-1]
+    out.write("job.toml", b'name = "x')
+    result = call(command, job)
+    assert result.exit_code == 2
+    assert "job.toml is damaged" in result.stderr.splitlines()[-1]
 
 
 def test_check_finds_that_the_output_cannot_be_written(call, job, tmp_path, monkeypatch):
@@ -333,7 +371,7 @@ def test_the_status_of_a_running_run_has_its_speed(call, quickstart, tmp_path):
     for second, path in enumerate(sorted((copy / "records").glob("embed-*"))):
         os.utime(path, (1_800_000_000 + second,) * 2)
     (line,) = (line for line in call("status", "copy").stdout.splitlines() if line.startswith("embed: "))
-    assert re.fullmatch(r"embed: 5 of 6 parts, \d,\d\d\d graphs, .* of work, \d{3} graphs/s, 1.0 s left", line)
+    assert re.fullmatch(r"embed: 5 of 6 parts, \d,\d\d\d graphs, .* of work, [\d,]+ graphs/s, \d\.\d s left", line)
 
 
 def test_a_folder_that_is_no_run_has_no_status(call, tmp_path):

@@ -66,7 +66,8 @@ def test_what_does_not_fit_is_refused_with_both_numbers_the_stage_and_what_to_do
     with pytest.raises(JobFileError) as raised:
         require_fitting(stages, 1_000_000_000)
     assert str(raised.value) == (
-        "the stage embed needs about 2.15 GB of memory a worker, and a worker has 1 GB: raise cluster.memory_limit, or "
+        "the stage embed needs about 2.15 GB of memory a worker, and a worker has 1 GB: give workers more memory "
+        "(cluster.memory_limit, on Slurm cluster.memory), or "
         'set transport.solver = "auto", or lower source.max_nodes (the costs and the plan of the largest graph would take '
         "2 GB)"
     )

@@ -231,6 +231,13 @@ def test_the_command_prints_a_table(embedded_run):
     pd.testing.assert_frame_equal(printed, found, rtol=1e-5)
 
 
+def test_a_folder_that_is_not_there_is_said_before_the_search(embedded_run, monkeypatch, tmp_path):
+    monkeypatch.setattr(nearest, "neighbours", lambda *_, **__: pytest.fail("it was searched"))
+    result = command("neighbours", embedded_run("mutag"), "--all", "-o", tmp_path / "missing" / "n.parquet")
+    assert result.exit_code == 2
+    assert f"cannot be written: there is no folder {tmp_path}/missing" in result.stderr
+
+
 def test_the_command_writes_a_table_of_all(embedded_run, tmp_path):
     target = tmp_path / "all.parquet"
     result = command("neighbours", embedded_run("mutag"), "--all", "-k", 2, "-o", target)

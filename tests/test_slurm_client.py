@@ -1,5 +1,7 @@
+import asyncio
 import itertools
 import subprocess
+from types import SimpleNamespace
 
 import pytest
 from dask.utils import parse_timedelta
@@ -113,3 +115,21 @@ def test_jobs_are_found_in_the_queue_with_their_state(monkeypatch):
 def test_a_controller_that_does_not_answer_is_no_empty_queue(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
     assert slurm_client._queued_jobs() is None
+
+
+def test_jobs_that_were_submitted_while_slurm_was_asked_are_not_taken_for_ended():
+    def job(number):
+        return SimpleNamespace(job_id=number, refusal=None, status=None)
+
+    scaled = []
+
+    def scale(*, jobs):
+        scaled.append(jobs)
+
+    cluster = SimpleNamespace(workers={"0": job("11"), "1": job("12"), "2": job("13")}, scale=scale)
+    # 13 came after 11 and 12, of which 11 has ended.
+    assert asyncio.run(slurm_client._replace_ended(cluster, {"11", "12"}, {"12": "RUNNING"}, 3)) == 1
+    assert [each.job_id for each in cluster.workers.values()] == ["12", "13"]
+    assert scaled == [3]
+    assert asyncio.run(slurm_client._replace_ended(cluster, {"12", "13"}, None, 3)) == 0
+    assert len(cluster.workers) == 2

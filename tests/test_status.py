@@ -5,6 +5,7 @@ import os
 import socket
 import subprocess
 import sys
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
@@ -132,11 +133,13 @@ def test_on_an_object_store_a_lock_counts_as_long_as_it_is_renewed(age, state, m
 STARTED = datetime(2026, 1, 31, 12, 0, tzinfo=UTC)
 
 
-def write_at(folder, moments):
-    """Set when the records of parts were written, in seconds after the start of the run."""
-    for (stage, shard), seconds in moments.items():
-        moment = STARTED.timestamp() + seconds
-        os.utime(f"{folder.url}/records/{stage}-{shard:05d}.json", (moment, moment))
+def write_at(folder, moments, *, seconds=0.0):
+    """Set when the records of parts were written, in seconds after the start of the run, and how long the parts took."""
+    for (stage, shard), after in moments.items():
+        record = replace(folder.record(stage, shard), seconds=seconds)
+        folder.write(record.path, record.to_bytes())
+        moment = STARTED.timestamp() + after
+        os.utime(f"{folder.url}/{record.path}", (moment, moment))
 
 
 def speeds(folder):
@@ -145,27 +148,37 @@ def speeds(folder):
 
 def test_the_stage_that_a_run_is_at_has_a_speed_and_a_time_left(folder):
     lock(folder, since=STARTED.isoformat())
-    write_at(folder, {("ingest", shard): shard + 1 for shard in range(4)} | {("embed", 2): 20, ("embed", 0): 30})
-    # 8 graphs in the 10 s after the first part of this run; two parts are missing.
+    write_at(folder, {("ingest", shard): shard + 1 for shard in range(4)})
+    write_at(folder, {("embed", 2): 20, ("embed", 0): 30}, seconds=10)
+    # Two parts of 8 graphs in 20 s; two are missing.
     assert speeds(folder) == {"ingest": None, "embed": Speed(graphs_per_second=0.8, seconds_left=20.0)}
+
+
+def test_parts_that_end_together_took_as_long_as_one(folder):
+    lock(folder, since=STARTED.isoformat())
+    write_at(folder, {("embed", 0): 60, ("embed", 2): 60.5}, seconds=40)
+    assert speeds(folder)["embed"] == Speed(graphs_per_second=16 / 40.5, seconds_left=40.5)
 
 
 def test_parts_of_an_earlier_run_do_not_count_for_the_speed(folder):
     lock(folder, since=STARTED.isoformat())
     with folder.recording("embed", 1, "") as part:
         part.write("data", b"12345", rows=9)
-    write_at(folder, {("embed", 0): -36000, ("embed", 1): 12, ("embed", 2): 17})
-    assert speeds(folder)["embed"] == Speed(graphs_per_second=8 / 5, seconds_left=5.0)
+    write_at(folder, {("embed", 0): -36000, ("embed", 1): 12, ("embed", 2): 17}, seconds=5)
+    assert speeds(folder)["embed"] == Speed(graphs_per_second=17 / 10, seconds_left=5.0)
+    # A part that an earlier run began, and a task of it has ended, was at work in this one no longer than it lasts.
+    write_at(folder, {("embed", 1): 12, ("embed", 2): 17}, seconds=3600)
+    assert speeds(folder)["embed"] == Speed(graphs_per_second=1, seconds_left=8.5)
 
 
 @pytest.mark.parametrize("since", ["now", "2026-01-31T12:00:00", None])
-def test_without_a_start_or_a_second_part_or_a_run_there_is_no_speed(folder, since):
-    write_at(folder, {("embed", 0): 10, ("embed", 2): 20})
+def test_without_a_start_or_a_part_or_a_run_there_is_no_speed(folder, since):
+    write_at(folder, {("embed", 0): 10, ("embed", 2): 20}, seconds=5)
     assert speeds(folder)["embed"] is None
     lock(folder, since=since)
     assert speeds(folder)["embed"] is None
     lock(folder, since=STARTED.isoformat())
-    write_at(folder, {("embed", 0): 20})
+    write_at(folder, {("embed", 0): -10, ("embed", 2): -20}, seconds=5)
     assert speeds(folder)["embed"] is None
 
 

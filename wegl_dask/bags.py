@@ -10,7 +10,7 @@ import dask.bag
 from distributed import Client, Future, as_completed, get_worker
 from distributed.scheduler import KilledWorker
 
-from wegl_dask.errors import WeglError
+from wegl_dask.errors import MORE_MEMORY, WeglError
 from wegl_dask.folders import StorageError
 from wegl_dask.freed_memory import give_back_freed
 from wegl_dask.version import __version__
@@ -198,7 +198,7 @@ def _failure(future: Future) -> BaseException:
 def _explain(error: BaseException) -> str:
     if isinstance(error, KilledWorker):
         return (
-            "the workers that tried it died, for want of memory perhaps: raise cluster.memory_limit, or lower "
+            f"the workers that tried it died, for want of memory perhaps: {MORE_MEMORY}, or lower "
             "source.nodes_per_shard, source.max_nodes or reference.max_nodes"
         )
     return f"{type(error).__name__}: {error}"

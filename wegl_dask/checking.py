@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from wegl_dask.claims import JOB_NAME, changed_keys, different_job
+from wegl_dask.claims import examine
 from wegl_dask.errors import JobFileError, SourceError
 from wegl_dask.features import default_features
 from wegl_dask.folders import Folder
@@ -117,22 +117,10 @@ def _open(source: Source, spec: JobSpec, pieces: Sequence[str]) -> int:
 
 def _folder_state(spec: JobSpec) -> str:
     folder = RunFolder(spec.output.path)
-    content = folder.read_if_there(JOB_NAME)
-    if content is None:
-        strangers = [name for name in folder.listing() if not name.startswith(".")]
-        if strangers:
-            raise JobFileError(
-                f"{folder.location()} is not a run folder, and it holds {strangers[0]}: choose a new or an empty folder for "
-                "output.path"
-            )
+    job_toml, _ = examine(folder, spec.to_toml())
+    if job_toml is None:
         _require_writable(folder)
         return "a new folder"
-    changes = changed_keys(content.decode(errors="replace"), spec.to_toml())
-    if changes:
-        raise JobFileError(
-            f"{different_job(folder, changes)}: choose another output.path, or clear the folder with  wegl-dask run "
-            "--overwrite"
-        )
     return "a finished run of this job" if folder.has_succeeded() else "a run of this job that has not finished"
 
 

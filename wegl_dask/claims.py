@@ -115,21 +115,10 @@ def claim(folder: Folder, job_toml: str, *, overwrite: bool = False) -> Claim:
         If the folder holds another job, or the same by code that computes other numbers, or is no run folder; if its
         job.toml was written by no run, even with `overwrite`.
     """
-    old_toml = _read_job(folder)
-    if old_toml is None:
-        _refuse_strangers(folder)
-    elif old_toml != job_toml and not _is_of_a_run(folder, old_toml):
-        raise JobFileError(
-            f"{folder.location(JOB_NAME)} was written by no run, and a run would replace it. If it is the job file itself, move "
-            "it out of output.path, or choose another output.path"
-        )
-    elif overwrite:
+    old_toml, versions = examine(folder, job_toml, overwrite=overwrite)
+    if old_toml is not None and overwrite:
         clear(folder)
         old_toml = None
-    else:
-        _refuse_changes(folder, old_toml, job_toml)
-    # Before anything is written here: which code has written before.
-    versions = [] if old_toml is None else _earlier_versions(folder)
     if old_toml != job_toml:
         folder.write(JOB_NAME, job_toml.encode())
     if __version__ not in versions:
@@ -137,6 +126,36 @@ def claim(folder: Folder, job_toml: str, *, overwrite: bool = False) -> Claim:
         folder.write(RUN_JSON, json_bytes(sealed(run)))
     others = tuple(version for version in versions if version != __version__)
     return Claim(resumed=old_toml is not None, other_versions=others)
+
+
+def examine(folder: Folder, job_toml: str, *, overwrite: bool = False) -> tuple[str | None, list[str]]:
+    """Look whether `claim` would refuse a folder; nothing is changed.
+
+    Returns
+    -------
+    job_toml : str or None
+        Of the run that is there.
+    versions : list of str
+        Of this package, that have written in the folder; none where it is to be cleared.
+
+    Raises
+    ------
+    JobFileError
+        As `claim` does.
+    """
+    old_toml = _read_job(folder)
+    if old_toml is None:
+        _refuse_strangers(folder)
+        return None, []
+    if old_toml != job_toml and not _is_of_a_run(folder, old_toml):
+        raise JobFileError(
+            f"{folder.location(JOB_NAME)} was written by no run, and a run would replace it. If it is the job file itself, move "
+            "it out of output.path, or choose another output.path"
+        )
+    if overwrite:
+        return old_toml, []
+    _refuse_changes(folder, old_toml, job_toml)
+    return old_toml, _earlier_versions(folder)
 
 
 def clear(folder: Folder) -> None:
@@ -172,11 +191,6 @@ def changed_keys(old_toml: str, new_toml: str) -> list[str]:
         for key in sorted({*old, *new})
         if key not in old or key not in new or old[key] != new[key]
     ]
-
-
-def different_job(folder: Folder, changes: list[str]) -> str:
-    """Say that a folder holds the run of another job, and by which keys it differs."""
-    return f"{folder.location()} holds the run of a different job ({_some(changes, 6, '; ')})"
 
 
 def job_fingerprint(job_toml: str) -> str:
@@ -218,7 +232,7 @@ def _refuse_changes(folder: Folder, old_toml: str, job_toml: str) -> None:
     except tomllib.TOMLDecodeError as error:
         raise OtherJobError(f"{where} is damaged: {error}") from error
     if changes:
-        raise OtherJobError(different_job(folder, changes))
+        raise OtherJobError(f"{folder.location()} holds the run of a different job ({_some(changes, 6, '; ')})")
 
 
 def _earlier_versions(folder: Folder) -> list[str]:

@@ -1,5 +1,8 @@
 """The errors a user is meant to read: one clear line, and the exit code of the command that ends with it."""
 
+MORE_MEMORY = "give workers more memory (cluster.memory_limit, on Slurm cluster.memory)"
+"""Advice that several messages have in common."""
+
 
 class WeglError(Exception):
     """A failure that is the input's, the machine's or the job file's, and not a bug.

@@ -31,7 +31,7 @@ from dataclasses import dataclass
 
 from wegl_dask.diffused_columns import BLOCK_ENTRIES, GRAPH_ENTRIES
 from wegl_dask.embeddings import ROW_GROUP_BYTES
-from wegl_dask.errors import JobFileError
+from wegl_dask.errors import MORE_MEMORY, JobFileError
 from wegl_dask.freed_memory import ROOM
 from wegl_dask.progress import format_bytes
 from wegl_dask.reference import ReferenceKind, sample_dtype
@@ -43,7 +43,6 @@ KMEANS_BYTES = 160_000_000
 EXACT_PAIR_BYTES = 66
 
 _IMPORTED = "what k-means imports"
-
 Terms = dict[str, float]
 """What is in memory at a stage's peak: bytes by what they hold."""
 
@@ -200,6 +199,6 @@ def require_fitting(stages: Mapping[str, Terms], limit: int) -> None:
             largest = max(terms, key=lambda name: terms[name])
             raise JobFileError(
                 f"the stage {stage} needs about {format_bytes(needed)} of memory a worker, and a worker has "
-                f"{format_bytes(limit)}: raise cluster.memory_limit, or {_ADVICE.get(largest, 'use larger workers')} "
+                f"{format_bytes(limit)}: {MORE_MEMORY}, or {_ADVICE.get(largest, 'use larger workers')} "
                 f"({largest} would take {format_bytes(terms[largest])})"
             )

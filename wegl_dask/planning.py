@@ -30,6 +30,7 @@ import json
 import math
 import shutil
 import time
+import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -270,7 +271,12 @@ def _earlier_run(spec: JobSpec, run: TrialRun) -> _Source | None:
     folder = RunFolder(spec.output.path)
     job = folder.read_if_there(JOB_NAME)
     record = folder.record("plan", 0)
-    if job is None or record is None or changed_keys(job.decode(errors="replace"), spec.to_toml()):
+    if job is None or record is None:
+        return None
+    try:
+        if changed_keys(job.decode(errors="replace"), spec.to_toml()):
+            return None
+    except tomllib.TOMLDecodeError:
         return None
     plan = SourcePlan.from_json(record.extra["plan"])
     shards = folder.listing("graphs")

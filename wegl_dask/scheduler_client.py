@@ -7,9 +7,9 @@ import ssl
 import struct
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from distributed import Client, rpc
 from distributed.security import Security
@@ -50,6 +50,7 @@ def scheduler_client(table: ClusterTable) -> Iterator[Client]:
         client = Client(address, timeout=CONNECT_SECONDS, security=certificates)
     try:
         _wait_for_a_worker(client, address)
+        _check_python(client, address)
         if table.upload is not None:
             upload_wheel(client, table.upload)
         check_workers(client, address)
@@ -71,6 +72,23 @@ def check_workers(client: Client, address: str) -> None:
     warn_of_threads(_run_on_workers(client, blas_threads))
 
 
+def _check_python(client: Client, address: str) -> None:
+    """Refuse another Python before it is sent a function, as the bytecode of this one, which may end the process.
+
+    Raises
+    ------
+    VersionsError
+        If the scheduler or a worker has one.
+    """
+
+    def minor(found: Mapping[str, Any]) -> dict[str, str]:
+        return {"Python": ".".join(str(found["host"]["python"]).split(".")[:2])}
+
+    versions = client.get_versions()
+    workers = {worker: minor(found) for worker, found in versions["workers"].items()}
+    check_versions(address, minor(versions["client"]), minor(versions["scheduler"]), workers)
+
+
 def _run_on_workers(client: Client, function: Callable[[], Result]) -> dict[str, Result]:
     """Call a function on every worker: what it returned, by address, without the workers that left meanwhile."""
     answers = client.run(function, on_error="return")
@@ -88,7 +106,7 @@ def close_client(client: Client) -> None:
 
 def _wait_for_a_worker(client: Client, address: str) -> None:
     """Wait until there is a worker, busy or not. A cluster that adapts to its load starts none before it is given work."""
-    asked = client.submit(version_reporter(), pure=False)
+    asked = client.submit(int, pure=False)
     started = told = time.monotonic()
     try:
         while not client.nthreads():

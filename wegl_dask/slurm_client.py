@@ -293,7 +293,9 @@ def _kept(cluster: Any, n_jobs: int) -> Iterator[None]:
     def keep() -> None:
         pause = KEEP_SECONDS
         while not stopped.wait(pause):
-            replaced = cluster.sync(_replace_ended, cluster, _queued_jobs(), n_jobs)
+            # Those that are submitted while Slurm is asked are not among its answers.
+            known = {job.job_id for job in list(cluster.workers.values())}
+            replaced = cluster.sync(_replace_ended, cluster, known, _queued_jobs(), n_jobs)
             # Where nothing that is submitted lives, it is not submitted all the time.
             hopeless = replaced and not cluster.scheduler_info["workers"]
             pause = min(2 * pause, LONGEST_KEEP_SECONDS) if hopeless else KEEP_SECONDS
@@ -307,11 +309,14 @@ def _kept(cluster: Any, n_jobs: int) -> Iterator[None]:
         keeper.join()
 
 
-async def _replace_ended(cluster: Any, queued: dict[str, str] | None, n_jobs: int) -> int:
-    """Forget the jobs that Slurm has no more or has not taken, and submit as many: their number."""
+async def _replace_ended(cluster: Any, known: set[str | None], queued: dict[str, str] | None, n_jobs: int) -> int:
+    """Forget the jobs that Slurm has no more or has not taken, and submit as many: their number.
+
+    `known` are the jobs that there were when Slurm was asked for those that are `queued`.
+    """
     if queued is None:
         return 0
-    ended = {name: job for name, job in cluster.workers.items() if job.job_id not in queued}
+    ended = {name: job for name, job in cluster.workers.items() if job.job_id in known - queued.keys()}
     for name, job in ended.items():
         if job.refusal is None:
             _log.info("job %s of Slurm has ended, another follows", job.job_id)

@@ -6,7 +6,7 @@ import socket
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import PurePosixPath
 from typing import Any, Literal
 
@@ -187,17 +187,19 @@ def _timed(folder: RunFolder, stage: StageStatus, records: Sequence[PartRecord],
     if not stage.missing or since is None:
         return stage
     times = folder.times(RECORD_FOLDER)
-    made = sorted(
-        (times[name], record.rows("graphs") + record.rows("data"))
+    made = [
+        (times[name], record)
         for record in records
         if record.stage == stage.name and times.get(name := PurePosixPath(record.path).name, since) > since
-    )
-    if len(made) < 2 or made[-1][0] == made[0][0]:
+    ]
+    if not made:
         return stage
-    # The first part only marks the beginning: when it was begun is not known.
-    seconds = (made[-1][0] - made[0][0]).total_seconds()
-    graphs = sum(count for _, count in made[1:])
-    return replace(stage, speed=Speed(graphs / seconds, seconds / len(made[1:]) * len(stage.missing)))
+    begun = min(written - timedelta(seconds=record.seconds) for written, record in made)
+    seconds = (max(written for written, _ in made) - max(begun, since)).total_seconds()
+    if seconds == 0:
+        return stage
+    graphs = sum(record.rows("graphs") + record.rows("data") for _, record in made)
+    return replace(stage, speed=Speed(graphs / seconds, seconds / len(made) * len(stage.missing)))
 
 
 def _state(folder: RunFolder) -> tuple[State, str, datetime | None]:

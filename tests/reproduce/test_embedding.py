@@ -4,6 +4,7 @@ import pytest
 
 from wegl_dask.errors import JobFileError, WeglError
 from wegl_dask.reproduce.embedding import DataSet
+from wegl_dask.storage import RunFolder
 
 JOB = """
 name = "mutag"
@@ -111,3 +112,14 @@ def test_a_damaged_job_file_is_one_line(content, write_tud, open_set, tmp_path):
     path.unlink() if content is None else path.write_bytes(content)
     with pytest.raises(JobFileError, match=r"job\.toml is damaged .* or remove"):
         open_set(data, tmp_path / "out")
+
+
+def test_embeddings_on_a_store_are_removed_too():
+    data_set = DataSet.__new__(DataSet)
+    data_set._folder, data_set._name = "memory://reproduced", "MUTAG"
+    folder = RunFolder(data_set._run("concat-3"))
+    folder.claim(JOB)
+    assert folder.listing("records")
+    data_set.remove("concat-3")
+    assert not folder.listing()
+    assert not folder.listing("records")

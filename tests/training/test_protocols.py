@@ -2,6 +2,7 @@ import os
 import signal
 from dataclasses import replace
 
+import dask
 import numpy as np
 import pytest
 from sklearn.linear_model import Ridge
@@ -10,7 +11,9 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.svm import SVC
 
+from wegl_dask.cluster import open_client
 from wegl_dask.errors import JobFileError, WeglError
+from wegl_dask.spec import ClusterTable
 from wegl_dask.training import dense, svm, trees
 from wegl_dask.training.crossvalidation import INNER_FOLDS
 from wegl_dask.training.folds import assign_folds
@@ -288,6 +291,32 @@ def test_fits_on_the_workers_of_a_dask_cluster_are_the_same(make_problem, one_wo
 def die(task):
     os.kill(os.getpid(), signal.SIGKILL)
     return task
+
+
+def process_of(task):
+    return os.getpid(), task
+
+
+def test_a_single_dask_worker_does_the_fits_and_not_this_process():
+    with open_client(ClusterTable(workers=1, memory_limit="600MB", dashboard_address=None)):
+        done = Workers(1, on_dask=True).map("search", process_of, [3, 1, 2], ())
+    assert [task for _, task in done] == [3, 1, 2]
+    assert os.getpid() not in {process for process, _ in done}
+
+
+def test_a_dask_worker_that_dies_is_an_error_in_words():
+    with (
+        dask.config.set({"distributed.scheduler.allowed-failures": 0}),
+        open_client(ClusterTable(workers=1, memory_limit="600MB", dashboard_address=None)),
+        pytest.raises(WeglError, match=r"search: the workers that fitted died, .* give workers more memory"),
+    ):
+        Workers(1, on_dask=True).map("search", die, [1, 2], ())
+
+
+@pytest.mark.usefixtures("dask_client")
+def test_an_error_of_a_fit_on_dask_is_that_error():
+    with pytest.raises(ZeroDivisionError):
+        Workers(1, on_dask=True).map("search", lambda task: 1 / task, [1, 0], ())
 
 
 def test_a_process_that_dies_is_an_error_in_words():

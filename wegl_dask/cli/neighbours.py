@@ -2,6 +2,7 @@
 
 import csv
 import io
+from pathlib import Path
 from typing import Any
 
 import click
@@ -50,15 +51,20 @@ def neighbours(out: str, graph_ids: tuple[str, ...], *, every: bool, output: str
 
     if every == bool(graph_ids):
         raise JobFileError("give --graph-id, once or several times, or --all")
+    target = None if output is None else Path(output)
+    if target is not None and not target.parent.is_dir():
+        raise JobFileError(f"{output} cannot be written: there is no folder {target.parent}")
     found = find_neighbours(out, None if every else graph_ids, **options)
     if not every:
         _note_repeated_ids(found)
-    if output is None:
+    if target is None:
         _print_table(found, header=True)
     else:
         import pyarrow.parquet as pq  # noqa: PLC0415
 
-        pq.write_table(found, output, compression="zstd")
+        from wegl_dask.folders import Folder  # noqa: PLC0415
+
+        Folder(str(target.parent)).write(target.name, lambda file: pq.write_table(found, file, compression="zstd"))
         click.echo(f"wrote {counted(found.num_rows, 'neighbour')} to {output}")
 
 

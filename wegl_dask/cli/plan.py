@@ -3,6 +3,7 @@
 import click
 
 from wegl_dask.cli.jobs import job_arguments
+from wegl_dask.cli.stopping import RUN_AGAIN, stopped_by_signals
 from wegl_dask.spec import read_job
 
 
@@ -42,6 +43,7 @@ def plan(job: str, overrides: tuple[str, ...], *, workers: int | None) -> None:
         say(f"output: {outputs} (scratch/ is removed in the end)")
 
     spec = read_job(job, overrides)
-    found = forecast(spec, workers=workers)
+    with stopped_by_signals(RUN_AGAIN):
+        found = forecast(spec, workers=workers)
     describe(found)
     found.require_fitting(spec.output.path)

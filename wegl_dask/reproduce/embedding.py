@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 from distributed import Client
 
-from wegl_dask.claims import JOB_NAME
+from wegl_dask.claims import JOB_NAME, clear
 from wegl_dask.errors import JobFileError, OtherRunError
 from wegl_dask.folders import Folder
 from wegl_dask.graphs import GraphBatch, concatenate
@@ -99,7 +99,10 @@ class DataSet:
 
     def remove(self, name: str) -> None:
         """Remove the embeddings of a name, which would take 90 MB on ogbg-molhiv."""
-        shutil.rmtree(self._run(name))
+        run = RunFolder(self._run(name))
+        clear(run)
+        if run.is_local:
+            shutil.rmtree(run.url)
 
     def _run(self, name: str) -> str:
         return f"{self._folder}/{RUN_FOLDER}/{self._name}-{name}"

@@ -7,17 +7,20 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Generator, Iterator, Sequence
+from concurrent.futures import CancelledError
 from contextlib import ExitStack, contextmanager
 from typing import Any, TypeVar
 
 import joblib
 from dask.system import CPU_COUNT
+from distributed import Client, as_completed
+from distributed.scheduler import KilledWorker
 from joblib.externals.loky.backend import resource_tracker as loky_resource_tracker
 from joblib.externals.loky.process_executor import TerminatedWorkerError
 from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
 from wegl_dask.cluster import open_client
-from wegl_dask.errors import WeglError
+from wegl_dask.errors import MORE_MEMORY, WeglError
 from wegl_dask.progress import Progress
 from wegl_dask.spec import ClusterTable
 from wegl_dask.training.learner import Arrays
@@ -64,19 +67,16 @@ class Workers:
         Raises
         ------
         WeglError
-            If a process of this machine died.
+            If a process or a worker died, or the scheduler.
         """
+        if self._on_dask:
+            return _map_on_dask(step, function, tasks, shared)
         calls = [joblib.delayed(_on_one_core)(function, task, *shared) for task in tasks]
         with Progress(step, len(tasks), unit="fits") as progress:
-            if self._on_dask:
-                with joblib.parallel_config("dask", scatter=list(shared)):
-                    results: list[Result] = joblib.Parallel()(calls)
-                progress.update(len(tasks))
-                return results
             n_jobs = min(self._n_jobs, len(tasks))
             of_loky = joblib.parallel_config("loky", n_jobs=n_jobs, initializer=_serve, initargs=(os.getpid(),))
             with of_loky, ExitStack() as after:
-                results = []
+                results: list[Result] = []
                 try:
                     with _children_without_interrupts():
                         arriving = joblib.Parallel(return_as="generator")(calls)
@@ -104,6 +104,26 @@ def open_workers(table: ClusterTable) -> Iterator[Workers]:
         return
     with open_client(table):
         yield Workers(1, on_dask=True)
+
+
+def _map_on_dask(step: str, function: Callable[..., Result], tasks: Sequence[Task], shared: Arrays) -> list[Result]:
+    """Do so on the workers of the Dask client that is open."""
+    client = Client.current()
+    arrays = client.scatter(list(shared), broadcast=True, hash=False) if shared else []
+    futures = [client.submit(_on_one_core, function, task, *arrays, pure=False) for task in tasks]
+    try:
+        with Progress(step, len(tasks), unit="fits") as progress:
+            for future in as_completed(futures):
+                future.result()
+                progress.update()
+            return [future.result() for future in futures]
+    except (KilledWorker, CancelledError) as error:
+        raise WeglError(
+            f"{step}: the workers that fitted died, for want of memory perhaps, or the scheduler: {MORE_MEMORY}, and train "
+            "again"
+        ) from error
+    finally:
+        client.cancel(futures)
 
 
 def _cut_off(arriving: Generator[Any, None, None]) -> None:
