@@ -273,7 +273,12 @@ def test_a_file_that_changed_after_the_scan_is_named(two_parts):
     plan = source.plan([source.scan(piece, 1000) for piece in source.pieces()])
     other = GraphSchema(node_attribute_width=2)
     write_shard(two_parts / "part-00000.parquet", batch_of([1, 1], schema=other), rows_of(2), CLASSES)
-    with pytest.raises(SourceError, match=r"part-00000\.parquet has other features than when it was scanned"):
+    with pytest.raises(
+        SourceError, match=r"part-00000\.parquet has other features: it was changed after it was scanned"
+    ):
+        list(source.read(plan, plan.units[0]))
+    write_shard(two_parts / "part-00000.parquet", batch_of([2, 1]), rows_of(2), CLASSES)
+    with pytest.raises(SourceError, match=r"part-00000\.parquet holds other rows: it was changed after it was scanned"):
         list(source.read(plan, plan.units[0]))
     write_shard(two_parts / "part-00000.parquet", batch_of([1]), rows_of(1), CLASSES)
     with pytest.raises(SourceError, match=r"part-00000\.parquet has 1 rows, and rows 0 to 2 were asked for"):

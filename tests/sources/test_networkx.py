@@ -8,7 +8,7 @@ import pytest
 from wegl_dask.errors import MissingDependencyError, SourceError
 from wegl_dask.graphs import GraphSchema, canonical_edges
 from wegl_dask.sources import networkx as networkx_source
-from wegl_dask.sources.base import LabelSchema
+from wegl_dask.sources.base import LabelSchema, SourcePlan
 from wegl_dask.sources.networkx import NetworkxSource
 from wegl_dask.spec import NetworkxTable
 
@@ -185,6 +185,17 @@ def test_the_fingerprint_of_a_cut_changes_with_its_files(folder, read_source):
     (folder / "b.gml").write_text(GML.replace("length 0.5", "length 0.6"))
     after = [cut.fingerprint for cut in read_source(table(folder), nodes_per_shard=2).cuts]
     assert [one == two for one, two in zip(before, after, strict=True)] == [True, False, True]
+
+
+def test_a_file_that_changed_after_the_scan_is_noticed(folder):
+    source = NetworkxSource(table(folder), "auto")
+    plan = SourcePlan.from_json(
+        json.loads(json.dumps(source.plan([source.scan(p, 2) for p in source.pieces()]).to_json()))
+    )
+    assert sum(shard.rows.num_rows for unit in plan.units for shard in source.read(plan, unit)) == 3
+    (folder / "b.gml").write_text(GML.replace("length 0.5", "length 0.6"))
+    with pytest.raises(SourceError, match="holds another graph: it was changed after it was scanned"):
+        [*(shard for unit in plan.units for shard in source.read(plan, unit))]
 
 
 def test_the_number_of_nodes_is_extrapolated_from_some_files(folder):

@@ -114,6 +114,28 @@ def test_small_data_set_is_read_as_written_out_by_hand(tmp_path):
     ]
 
 
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("raw/edge", "1,0\n0,1\n1,2\n2,0\n"),
+        ("raw/node-feat", SMALL["raw/node-feat"].replace("7,0,2", "8,0,2")),
+        ("raw/edge-feat", "0,0,0\n0,1,0\n1,0,1\n0,1,0\n"),
+        ("raw/graph-label", "1\n1\n0\n"),
+        ("split/scaffold/train", "2\n"),
+    ],
+)
+@pytest.mark.parametrize("nodes_per_shard", [1, 100])
+def test_a_file_that_changed_after_the_scan_is_noticed(tmp_path, monkeypatch, name, text, nodes_per_shard):
+    monkeypatch.setattr(_text, "BLOCK_BYTES", 16)
+    write(tmp_path, SMALL)
+    source = make_source(tmp_path)
+    plan = make_plan(source, nodes_per_shard)
+    read_shards(source, plan, plan.units[0])
+    write(tmp_path, {name: text})
+    with pytest.raises(SourceError, match="ogbg-molsmall has other lines: it was changed after it was scanned"):
+        read_shards(source, plan, plan.units[0])
+
+
 def test_molhiv_has_the_published_sizes_splits_and_positives(shared_data):
     plan, graphs, rows = read_whole(make_source(shared_data / "ogb", "ogbg-molhiv"), 50_000)
     assert len(plan.units[0].cuts) == pytest.approx(21, abs=1)

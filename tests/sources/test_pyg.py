@@ -345,5 +345,10 @@ def test_a_file_that_lost_graphs_after_the_scan_is_named(saved):
     source = PygSource(table(file), "auto")
     plan = source.plan([source.scan(piece, 100) for piece in source.pieces()])
     saved([molecule()])
-    with pytest.raises(SourceError, match=r"data\.pt has 1 graphs, fewer than when it was scanned"):
+    with pytest.raises(SourceError, match=r"data\.pt has 1 graphs: it was changed after it was scanned"):
+        list(source.read(plan, plan.units[0]))
+    other = molecule()
+    other.x = other.x + 1
+    saved([molecule(), other])
+    with pytest.raises(SourceError, match=r"data\.pt holds other graphs: it was changed after it was scanned"):
         list(source.read(plan, plan.units[0]))

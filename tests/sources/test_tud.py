@@ -106,6 +106,27 @@ def test_small_data_set_is_read_as_written_out_by_hand(tmp_path):
     assert rejected.num_rows == 0
 
 
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [
+        ("A", "1, 2\n2, 1\n2, 3\n3, 2\n1, 3\n3, 1\n6, 5\n5, 6\n"),
+        ("graph_indicator", "1\n1\n1\n2\n2\n3\n"),
+        ("graph_labels", "7\n7\n-1\n"),
+        ("node_labels", "2\n4\n2\n6\n2\n4\n"),
+        ("edge_labels", "1\n1\n3\n3\n1\n1\n3\n1\n"),
+    ],
+)
+@pytest.mark.parametrize("nodes_per_shard", [1, 100])
+@pytest.mark.usefixtures("tiny_blocks")
+def test_a_file_that_changed_after_the_scan_is_noticed(small, tmp_path, kind, text, nodes_per_shard):
+    source = make_source(tmp_path)
+    plan = make_plan(source, nodes_per_shard)
+    read_shards(source, plan)
+    (small / f"SMALL_{kind}.txt").write_bytes(text.encode())
+    with pytest.raises(SourceError, match="SMALL has other lines: it was changed after it was scanned"):
+        read_shards(source, plan)
+
+
 def test_published_sets_are_read_as_torch_geometric_reads_them(shared_data):
     io = pytest.importorskip("torch_geometric.io")
     for name in ("MUTAG", "PTC_MR", "ENZYMES", "PROTEINS", "IMDB-BINARY"):

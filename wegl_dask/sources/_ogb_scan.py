@@ -61,9 +61,11 @@ def count_nodes(files: FileSet) -> int:
         return sum(int(values.sum()) for _, values in scan_numbers(stream, files.describe(name), "int64", BlockIndex()))
 
 
-def read_split(files: FileSet, split: str, n_graphs: int) -> npt.NDArray[np.int8]:
-    """Read which part of a split every graph is in: index of `SPLIT_PARTS`, or -1, (n_graphs,)."""
+def read_split(files: FileSet, split: str | None, n_graphs: int) -> npt.NDArray[np.int8]:
+    """Read which part of a split every graph is in: index of `SPLIT_PARTS`, or -1, as all are of no split, (n_graphs,)."""
     part_of_graph = np.full(n_graphs, _NO_PART, dtype=np.int8)
+    if split is None:
+        return part_of_graph
     for part, part_name in enumerate(SPLIT_PARTS):
         name = f"split/{split}/{part_name}.csv.gz"
         if name not in files.sizes:
@@ -126,7 +128,7 @@ def scan_data_set(data_set: str, files: FileSet, task: str, split: str | None, n
     for kind in EDGE_FILES:
         scan.check_lines(kind, int(edge_counts.sum()), "edge")
     split = _choose_split(files, split)
-    part_of_graph = np.full(n_graphs, _NO_PART, np.int8) if split is None else read_split(files, split, n_graphs)
+    part_of_graph = read_split(files, split, n_graphs)
     details = {
         "n_graphs": n_graphs,
         "split": split,
@@ -143,16 +145,10 @@ def scan_data_set(data_set: str, files: FileSet, task: str, split: str | None, n
         ranges |= dict.fromkeys(NODE_FILES, (nodes[first], nodes[stop]))
         ranges |= dict.fromkeys(EDGE_FILES, (edges[first], edges[stop]))
         lines = {kind: scan.indexes[kind].span(*span) for kind, span in ranges.items() if kind in scan.indexes}
-        where = {"first_graph": first, "n_graphs": stop - first, "lines": lines}
         hashes = [scan.indexes[kind].fingerprint(span) for kind, span in lines.items()]
-        parts = part_of_graph[first:stop].tobytes()
-        cuts.append(
-            {
-                "n_rows": stop - first,
-                "where": where,
-                "fingerprint": fingerprint(whole, json.dumps(where), parts, *hashes),
-            }
-        )
+        hashed = fingerprint(part_of_graph[first:stop].tobytes(), *hashes)
+        where = {"first_graph": first, "n_graphs": stop - first, "lines": lines, "hash": hashed}
+        cuts.append({"n_rows": stop - first, "where": where, "fingerprint": fingerprint(whole, json.dumps(where))})
     return {
         "schema": asdict(schema),
         "labels": asdict(labels),

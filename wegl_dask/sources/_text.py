@@ -153,11 +153,14 @@ class NumberReader:
         self._keep_blank_end = blank_is_missing
         self._line = 0
         self._rows: Numbers = np.empty((0, n_columns), dtype=number)
+        self._hash = ""
+        self._hashes: list[str] = []
         self._enter_block(0, 0)
 
     def go_to(self, span: LineSpan) -> None:
         """Make the first line of `span` the next one that is read; an empty span is nowhere."""
         if span.start >= span.stop:
+            self._hashes = []
             return
         if not self._line <= span.start <= self._line + len(self._rows):
             if span.block_line != self._next_block_line:
@@ -168,6 +171,12 @@ class NumberReader:
             self._rows = self._next_rows()
         self._rows = self._rows[span.start - self._line :]
         self._line = span.start
+        # The block that is held may end where the span begins.
+        self._hashes = [self._hash] if len(self._rows) else []
+
+    def fingerprint(self) -> str:
+        """Hash the blocks that were read from since `go_to`, as `BlockIndex.fingerprint` does for what has been scanned."""
+        return fingerprint(*self._hashes)
 
     def read(self, n_lines: int) -> Numbers:
         """Read the next `n_lines` lines: (n_lines, columns).
@@ -199,6 +208,8 @@ class NumberReader:
         if block is None:
             raise changed_since_scan(self._name, f"ends after line {self._next_block_line}")
         rows = _parse(block, self._name, self._number, self._n_columns)
+        self._hash = fingerprint(block.text)
+        self._hashes.append(self._hash)
         self._next_block_line = block.first_line + len(rows)
         return rows
 

@@ -104,11 +104,9 @@ def scan_data_set(data_set: str, files: FileSet, task: str, nodes_per_shard: int
         lines |= {kind: scan.indexes[kind].span(*edge_spans[cut]) for kind in EDGE_FILES if kind in scan.indexes}
         if label_file is not None:
             lines[label_file] = scan.indexes[label_file].span(first, stop)
-        where = {"first_graph": first, "n_graphs": stop - first, "lines": lines}
-        hashes = [scan.indexes[kind].fingerprint(span) for kind, span in lines.items()]
-        cuts.append(
-            {"n_rows": stop - first, "where": where, "fingerprint": fingerprint(whole, json.dumps(where), *hashes)}
-        )
+        hashed = fingerprint(*(scan.indexes[kind].fingerprint(span) for kind, span in lines.items()))
+        where = {"first_graph": first, "n_graphs": stop - first, "lines": lines, "hash": hashed}
+        cuts.append({"n_rows": stop - first, "where": where, "fingerprint": fingerprint(whole, json.dumps(where))})
     return {"schema": asdict(schema), "labels": asdict(labels), "details": details, "cuts": cuts}
 
 

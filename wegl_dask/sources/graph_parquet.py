@@ -9,14 +9,17 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from wegl_dask.errors import SourceError
 from wegl_dask.graphs import GraphSchema, IntArray, offsets_from_counts
 from wegl_dask.shards import ShardSummary, read_shard, summarize_shard
 from wegl_dask.sources._cuts import cut_by_nodes, shard_loads
-from wegl_dask.sources._hashes import hash_file
+from wegl_dask.sources._hashes import hash_row_groups
+from wegl_dask.sources._text import changed_since_scan
 from wegl_dask.sources.base import REJECTED_SCHEMA, Cut, LabelSchema, SourcePlan, SourceShard, Unit, fingerprint
-from wegl_dask.sources.paths import expand, is_remote, local_path
+from wegl_dask.sources.paths import expand, explained, is_remote, local_path
+from wegl_dask.sources.streams import open_stream
 from wegl_dask.spec import GraphParquetTable
 
 _LARGEST_CUT = 1.5
@@ -62,10 +65,11 @@ class GraphParquetSource:
         """
         summary = summarize_shard(_shard_file(piece))
         extra_columns = {name: _alias(piece, name, found) for name, found in summary.extra_columns.items()}
+        units = _cut_row_groups(_loads(summary, nodes_per_shard), summary.row_group_rows, nodes_per_shard)
         return {
             "file": piece,
-            "hash": hash_file(piece),
-            "units": _cut_row_groups(_loads(summary, nodes_per_shard), summary.row_group_rows, nodes_per_shard),
+            "units": units,
+            "hashes": [_hash_rows(piece, cuts[0][0], cuts[-1][1]) for cuts in units],
             "content": SourcePlan(summary.schema, summary.labels, extra_columns, ()).to_json(),
             "numbering": summary.numbering,
             "has_split": summary.has_split,
@@ -93,13 +97,13 @@ class GraphParquetSource:
                         next(shards),
                         stop - start,
                         {"start": start, "stop": stop},
-                        fingerprint(scan["hash"], f"{start}:{stop}"),
+                        _cut_fingerprint(hashed, start, stop),
                     )
                     for start, stop in cuts
                 ),
             )
             for scan in scans
-            for cuts in scan["units"]
+            for cuts, hashed in zip(scan["units"], scan["hashes"], strict=True)
         )
         return SourcePlan(
             content.schema,
@@ -121,10 +125,11 @@ class GraphParquetSource:
         start, stop = unit.cuts[0].where["start"], unit.cuts[-1].where["stop"]
         stored = read_shard(_shard_file(unit.piece), (start, stop))
         if not _is(stored.graphs.schema, plan.details["schema_of_files"]):
-            raise SourceError(
-                f"{unit.piece} has other features than when it was scanned: it was changed; restore it or start the "
-                "job afresh with --overwrite"
-            )
+            raise changed_since_scan(unit.piece, "has other features")
+        # After they were read: what was read is no newer.
+        hashed = _hash_rows(unit.piece, start, stop)
+        if any(_cut_fingerprint(hashed, **cut.where) != cut.fingerprint for cut in unit.cuts):
+            raise changed_since_scan(unit.piece, "holds other rows")
         rows = stored.rows
         if plan.labels.kind == "none":
             column = rows.schema.get_field_index("label")
@@ -151,6 +156,20 @@ class GraphParquetSource:
 
 def _shard_file(piece: str) -> str | Path:
     return piece if is_remote(piece) else local_path(piece)
+
+
+def _hash_rows(piece: str, start: int, stop: int) -> str:
+    """Hash the row groups that hold some rows of a file."""
+    with explained(piece), open_stream(piece) as stream:
+        metadata = pq.read_metadata(stream)
+        ends = np.cumsum([metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)])
+        first, last = np.searchsorted(ends, [start, stop - 1], side="right").tolist()
+        return hash_row_groups(metadata, stream, range(first, last + 1))
+
+
+def _cut_fingerprint(hashed: str, start: int, stop: int) -> str:
+    """Hash what rows are stored, and which of them are those of a cut."""
+    return fingerprint(hashed, f"{start}:{stop}")
 
 
 def _alias(file: str, name: str, found: pa.DataType) -> str:

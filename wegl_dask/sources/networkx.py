@@ -17,6 +17,7 @@ from wegl_dask.sources._collected import CollectedGraph, collected_shard
 from wegl_dask.sources._cuts import cut_by_nodes, shard_loads
 from wegl_dask.sources._label_kinds import Labels, decide_labels, encode_labels, read_labels, tally_labels
 from wegl_dask.sources._networkx_files import NETWORKX_ENDINGS, import_networkx, parse_graph
+from wegl_dask.sources._text import changed_since_scan
 from wegl_dask.sources.base import Cut, SourcePlan, SourceShard, Unit, fingerprint
 from wegl_dask.sources.paths import COMPRESSIONS, compression_of, expand
 from wegl_dask.sources.streams import open_stream
@@ -144,7 +145,7 @@ class NetworkxSource:
         units = tuple(
             Unit(
                 cut["where"]["folder"],
-                (Cut(shard, cut["n_rows"], cut["where"], fingerprint(cut["hash"], json.dumps(cut["where"]))),),
+                (Cut(shard, cut["n_rows"], cut["where"], _cut_fingerprint(cut["hash"], cut["where"])),),
             )
             for shard, cut in enumerate(cut for scan in scans for cut in scan["cuts"])
         )
@@ -154,8 +155,12 @@ class NetworkxSource:
         """Read the files of each cut."""
         vocabularies = Vocabularies.from_json(plan.details["vocabularies"])
         for cut in unit.cuts:
-            rows = (self._collect(plan, vocabularies, file) for file in _files_of(cut.where))
-            yield collected_shard(plan, cut.shard, rows)
+            hashes: list[str] = []
+            rows = (self._collect(plan, vocabularies, file, hashes) for file in _files_of(cut.where))
+            shard = collected_shard(plan, cut.shard, rows)
+            if _cut_fingerprint(fingerprint(*hashes), cut.where) != cut.fingerprint:
+                raise changed_since_scan(f"a file in {cut.where['folder']}", "holds another graph")
+            yield shard
 
     @property
     def _names(self) -> AttributeNames:
@@ -180,10 +185,13 @@ class NetworkxSource:
             split = str(graph.graph[self.table.split])
         return _ReadGraph(labelled_graph(graph, self._names), labels, split)
 
-    def _collect(self, plan: SourcePlan, vocabularies: Vocabularies, file: str) -> CollectedGraph:
+    def _collect(self, plan: SourcePlan, vocabularies: Vocabularies, file: str, hashes: list[str]) -> CollectedGraph:
+        """Read a file, and put its hash to those of the others."""
+        content = _read(file)
+        hashes.append(fingerprint(content))
         graph_id = PurePosixPath(file.removesuffix(compression_of(file))).stem
         try:
-            found = self._read_graph(file, _read(file))
+            found = self._read_graph(file, content)
             graph = vocabularies.number(found.labelled, self._names)
             label = encode_labels(found.labels, plan.labels, plan.details["classes"])
         except UnusableGraphError as error:
@@ -196,6 +204,11 @@ class _ReadGraph:
     labelled: LabelledGraph
     labels: Labels
     split: str | None
+
+
+def _cut_fingerprint(hashed: str, where: Mapping[str, Any]) -> str:
+    """Hash what the files of a cut hold, and which they are."""
+    return fingerprint(hashed, json.dumps(where))
 
 
 def _read(file: str) -> bytes:

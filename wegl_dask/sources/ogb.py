@@ -31,7 +31,7 @@ from wegl_dask.sources._ogb_scan import (
     scan_data_set,
 )
 from wegl_dask.sources._text import LineSpan, NumberReader, Numbers, changed_since_scan
-from wegl_dask.sources.base import REJECTED_SCHEMA, Cut, SourcePlan, SourceShard, Unit
+from wegl_dask.sources.base import REJECTED_SCHEMA, Cut, SourcePlan, SourceShard, Unit, fingerprint
 from wegl_dask.spec import OgbTable
 
 DOWNLOAD_URL = "https://snap.stanford.edu/ogb/data/graphproppred"
@@ -92,9 +92,7 @@ class OgbSource:
     def read(self, plan: SourcePlan, unit: Unit) -> Iterator[SourceShard]:
         """Read the lines of each cut, going through every file once."""
         files, columns = self._files(), plan.details["columns"]
-        part_of_graph = None
-        if plan.details["split"] is not None:
-            part_of_graph = read_split(files, plan.details["split"], plan.details["n_graphs"])
+        part_of_graph = read_split(files, plan.details["split"], plan.details["n_graphs"])
         with ExitStack() as stack:
             readers: dict[FileKind, NumberReader] = {}
             for kind in get_args(FileKind):
@@ -155,7 +153,7 @@ class _CutReader:
     cut: Cut
     readers: dict[FileKind, NumberReader]
 
-    def read(self, part_of_graph: npt.NDArray[np.int8] | None) -> SourceShard:
+    def read(self, part_of_graph: npt.NDArray[np.int8]) -> SourceShard:
         first, n_graphs = self.cut.where["first_graph"], self.cut.where["n_graphs"]
         schema = self.plan.schema
         node_counts = self._read("num-node-list", n_graphs)[:, 0]
@@ -174,10 +172,7 @@ class _CutReader:
             edge_categories=edges[:, : len(schema.edge_category_counts)],
             edge_attributes=single_precision(edges[:, : schema.edge_attribute_width]),
         )
-        split = pa.nulls(n_graphs, pa.string())
-        if part_of_graph is not None:
-            part = part_of_graph[first : first + n_graphs]
-            split = pa.array(SPLIT_PARTS, pa.string()).take(pa.array(part, mask=part < 0))
+        part = part_of_graph[first : first + n_graphs]
         numbers = np.arange(first, first + n_graphs)
         rows = pa.table(
             {
@@ -185,10 +180,13 @@ class _CutReader:
                 "source_file": pa.array([self.data_set] * n_graphs, pa.string()),
                 "source_row": pa.array(numbers, pa.int64()),
                 "label": label_column(self.plan.labels, self._read("graph-label", n_graphs), file_name("graph-label")),
-                "split": split,
+                "split": pa.array(SPLIT_PARTS, pa.string()).take(pa.array(part, mask=part < 0)),
             },
             schema=self.plan.row_schema(),
         )
+        hashes = [self.readers[kind].fingerprint() for kind in self.cut.where["lines"]]
+        if fingerprint(part.tobytes(), *hashes) != self.cut.where["hash"]:
+            raise changed_since_scan(f"the data set {self.data_set}", "has other lines")
         return SourceShard(self.cut.shard, graphs, rows, REJECTED_SCHEMA.empty_table())
 
     def _read(self, kind: FileKind, n_lines: int) -> Numbers:

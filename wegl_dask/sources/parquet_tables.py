@@ -1,6 +1,5 @@
 """Parquet files of one molecule a row: cut into shards by their row groups, and read back batch by batch."""
 
-import hashlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from wegl_dask.errors import SourceError
+from wegl_dask.sources._hashes import hash_row_groups
 from wegl_dask.sources.base import Cut
 from wegl_dask.sources.columns import Row
 from wegl_dask.sources.streams import open_stream
@@ -54,7 +54,7 @@ class ParquetTable:
             units = []
             for groups, first_row, n_rows in _gathered(file.metadata, rows_per_cut):
                 with self._explained():
-                    hashed = _fingerprint(file.metadata, stream, groups, columns)
+                    hashed = hash_row_groups(file.metadata, stream, groups, columns)
                 where = {"groups": [groups.start, groups.stop], "group_row": first_row, "hash": hashed}
                 n_cuts = max(1, round(n_rows / rows_per_cut)) if len(groups) == 1 else 1
                 edges = [first_row + n_rows * i // n_cuts for i in range(n_cuts + 1)]
@@ -78,7 +78,7 @@ class ParquetTable:
             if (
                 file.metadata.num_row_groups < groups.stop
                 or not set(columns) <= set(file.schema_arrow.names)
-                or _fingerprint(file.metadata, stream, groups, columns) != where["hash"]
+                or hash_row_groups(file.metadata, stream, groups, columns) != where["hash"]
             ):
                 raise SourceError(f"{self.name} has changed since it was scanned; start the job on it anew")
             rows = self._rows(file, groups, columns, first_row=where["group_row"])
@@ -137,20 +137,6 @@ def _gathered(metadata: pq.FileMetaData, rows_per_cut: int) -> Iterator[tuple[ra
         n_rows += n_more
     if n_rows:
         yield range(first_group, metadata.num_row_groups), first_row, n_rows
-
-
-def _fingerprint(metadata: pq.FileMetaData, stream: BinaryIO, groups: range, columns: Sequence[str]) -> str:
-    """Hash the stored bytes of the wanted columns of some row groups."""
-    digest = hashlib.blake2b(digest_size=16)
-    for group in groups:
-        chunks = [metadata.row_group(group).column(i) for i in range(metadata.num_columns)]
-        for chunk in [chunk for chunk in chunks if chunk.path_in_schema in columns]:
-            stream.seek(min(chunk.dictionary_page_offset or chunk.data_page_offset, chunk.data_page_offset))
-            left = chunk.total_compressed_size
-            while left and (data := stream.read(min(left, _READ_BYTES))):
-                digest.update(data)
-                left -= len(data)
-    return digest.hexdigest()
 
 
 def _texts(column: pa.Array) -> list[str | UnicodeDecodeError | None]:

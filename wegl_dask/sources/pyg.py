@@ -16,6 +16,7 @@ from wegl_dask.sources._collected import CollectedGraph, collected_shard
 from wegl_dask.sources._cuts import cut_by_nodes, shard_loads
 from wegl_dask.sources._hashes import hash_file
 from wegl_dask.sources._label_kinds import Labels, decide_labels, encode_labels, read_labels, tally_labels
+from wegl_dask.sources._text import changed_since_scan
 from wegl_dask.sources.base import Cut, SourcePlan, SourceShard, Unit, fingerprint
 from wegl_dask.sources.paths import expand, size_of
 from wegl_dask.sources.streams import open_stream
@@ -114,7 +115,7 @@ class PygSource:
                         next(shards),
                         stop - start,
                         {"start": start, "stop": stop},
-                        fingerprint(scan["hash"], f"{start}:{stop}"),
+                        _cut_fingerprint(scan["hash"], start, stop),
                     )
                     for start, stop in pairwise(scan["boundaries"])
                 ),
@@ -130,15 +131,16 @@ class PygSource:
         Raises
         ------
         SourceError
-            If the file cannot be loaded.
+            If the file cannot be loaded, or is not what it was when it was scanned.
         """
         self._check_trust()
         graphs = _load(unit.piece)
         if unit.cuts[-1].where["stop"] > len(graphs):
-            raise SourceError(
-                f"{unit.piece} has {len(graphs)} graphs, fewer than when it was scanned: it was changed; restore it or "
-                "start the job afresh with --overwrite"
-            )
+            raise changed_since_scan(unit.piece, f"has {len(graphs)} graphs")
+        # After it was loaded: what was loaded is no newer.
+        hashed = hash_file(unit.piece)
+        if any(_cut_fingerprint(hashed, **cut.where) != cut.fingerprint for cut in unit.cuts):
+            raise changed_since_scan(unit.piece, "holds other graphs")
         for cut in unit.cuts:
             rows = range(cut.where["start"], cut.where["stop"])
             yield collected_shard(plan, cut.shard, (self._collect(plan, unit.piece, row, graphs[row]) for row in rows))
@@ -172,6 +174,11 @@ class PygSource:
             return graph, []
         y: Any = fields.get("y")
         return graph, read_labels("y", y.reshape(-1).tolist() if hasattr(y, "reshape") else y)
+
+
+def _cut_fingerprint(hashed: str, start: int, stop: int) -> str:
+    """Hash a file and which of its graphs are those of a cut."""
+    return fingerprint(hashed, f"{start}:{stop}")
 
 
 def _load(file: str) -> Sequence[Any]:

@@ -17,7 +17,7 @@ from wegl_dask.graphs import FloatArray, GraphBatch, IntArray, offsets_from_coun
 from wegl_dask.sources._download import download_zip
 from wegl_dask.sources._files import FileSet
 from wegl_dask.sources._labels import label_column
-from wegl_dask.sources._text import LineSpan, NumberReader, Numbers
+from wegl_dask.sources._text import LineSpan, NumberReader, Numbers, changed_since_scan
 from wegl_dask.sources._tud_scan import (
     EDGE_FILES,
     NODE_FILES,
@@ -26,7 +26,7 @@ from wegl_dask.sources._tud_scan import (
     file_name,
     scan_data_set,
 )
-from wegl_dask.sources.base import REJECTED_SCHEMA, Cut, SourcePlan, SourceShard, Unit
+from wegl_dask.sources.base import REJECTED_SCHEMA, Cut, SourcePlan, SourceShard, Unit, fingerprint
 from wegl_dask.spec import TudTable
 
 DOWNLOAD_URL = "https://www.chrsmrrs.com/graphkerneldatasets"
@@ -207,6 +207,9 @@ class _CutReader:
             "split": pa.nulls(n_graphs, pa.string()),
         }
         rows = pa.table(columns, schema=self.plan.row_schema())
+        hashes = [self.readers[kind].fingerprint() for kind in self.cut.where["lines"]]
+        if fingerprint(*hashes) != self.cut.where["hash"]:
+            raise changed_since_scan(f"the data set {self.data_set}", "has other lines")
         left_out = np.array(sorted(edges.faults), dtype=np.int64)
         rejected = rows.take(left_out).select(REJECTED_SCHEMA.names[:3])
         rejected = rejected.append_column("reason", pa.array([edges.faults[graph] for graph in left_out], pa.string()))
