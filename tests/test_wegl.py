@@ -619,3 +619,11 @@ def test_values_of_an_attribute_may_be_of_numpy(values):
     nx.set_node_attributes(graph, dict(enumerate([3, 1, 2])), "z")
     wegl = WEGL(1, n_points=2, n_components=None, node_labels={"z": values}).fit([graph, graph])
     assert wegl.n_nodes_seen_ == 6
+
+
+def test_categories_that_are_numbered_far_apart_are_refused_before_they_take_memory():
+    graphs = [([[0], [1]], [0, 2**31 - 2]), ([[0, 1], [1, 2]], [0, 1, 0])]
+    with pytest.raises(
+        ValueError, match=r"have 2,147,483,647 columns, .*: number the categories of the graphs 0, 1, 2"
+    ):
+        WEGL(n_layers=0, n_points=2, n_components=2).fit(graphs)

@@ -153,7 +153,7 @@ def build_features(
         If a feature is asked for that the graphs do not carry.
     """
     layout: list[FeatureBlock] = []
-    encoded: list[FloatMatrix | sparse.dia_array] = []
+    widths: list[int] = []
     for name in names:
         match name:
             case "labels":
@@ -175,11 +175,15 @@ def build_features(
                 )
         if not new:
             raise ValueError(f"nodes.features asks for {name}, and these graphs have none")
-        width = sum(block.width for block in new)
-        encoded.append(atom_embedding(embedding_width, seed) if name == "atom_embedding" else sparse.eye_array(width))
+        widths.append(sum(block.width for block in new))
         layout += new
-    encoder = sparse.block_diag(encoded).toarray() if "atom_embedding" in names else None
-    return NodeFeatures(tuple(layout), encoder)
+    if "atom_embedding" not in names:
+        return NodeFeatures(tuple(layout))
+    encoders = [
+        atom_embedding(embedding_width, seed) if name == "atom_embedding" else sparse.eye_array(width)
+        for name, width in zip(names, widths, strict=True)
+    ]
+    return NodeFeatures(tuple(layout), sparse.block_diag(encoders).toarray())
 
 
 def default_features(schema: GraphSchema) -> tuple[str, ...]:

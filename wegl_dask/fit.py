@@ -20,6 +20,7 @@ from wegl_dask.memory import (
     embed_terms,
     kmeans_terms,
     moments_terms,
+    projection_terms,
     reference_terms,
     sample_terms,
     scatter_terms,
@@ -174,6 +175,9 @@ def memory_needed(fit: Fit) -> dict[str, Terms]:
             auto_size=spec.transport.auto_size,
         ),
     }
+    statistics = projection_terms(nodes.repeats * nodes.features.n_features, components)
+    for stage in ("projection", "sample", "embed"):
+        stages[stage].update(statistics)
     if spec.reference.kind == "kmeans":
         # One worker has it from the first of these stages on, see `fit_model`.
         for terms in stages.values():

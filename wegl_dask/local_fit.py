@@ -63,6 +63,10 @@ class ReferenceSettings:
     seed: int
 
 
+LARGEST_WIDTH = 10_000_000
+"""Columns of node embeddings, those of categories that do not occur included: with 20 components they take 2 GB."""
+
+
 def fit_points(
     graphs: GraphCollection,
     settings: NodeSettings,
@@ -87,10 +91,16 @@ def fit_points(
     Raises
     ------
     ValueError
-        If a feature is asked for that the graphs do not have, the node embeddings do not vary, or a PCA would need too
-        much memory.
+        If a feature is asked for that the graphs do not have, the node embeddings do not vary, or they or a PCA would need
+        too much memory.
     """
     nodes = settings.build()
+    width = nodes.repeats * nodes.features.n_features
+    if width > LARGEST_WIDTH:
+        raise ValueError(
+            f"the node embeddings have {width:,} columns, of which there may be {LARGEST_WIDTH:,}: number the categories of the "
+            "graphs 0, 1, 2, ..., or give real numbers, which are attributes"
+        )
     seen = nodes.features.seen_columns(graphs.census.categories, graphs.census.degrees)
     scatter = needs_scatter(nodes, seen, components, method)
     moments: Moments | None = None

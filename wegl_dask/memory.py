@@ -19,7 +19,8 @@ embed       B + 60 e + (40 d + 30 K) n + 24 min(4e6, G N d) + 14 min(16.8e6, G N
             solved exactly
 ==========  ============================================================================================
 
-B = 150 MB are a worker with what it imports. For k-means, each stage from moments on has R = 160 MB more: what it imports
+A projection, which the stages from projection on hold, adds 8 (4 + d) W for W columns, those of categories that do not occur
+included. B = 150 MB are a worker with what it imports. For k-means, each stage from moments on has R = 160 MB more: what it imports
 stays with the worker that does it. The factors were measured, as the peak of a process over what it held before, on data
 sets of 2 to 133 listed edges a node and of 4 to 4,000 columns. Beyond what a stage needs, a worker keeps what it has freed:
 see `kept_bytes`.
@@ -54,6 +55,7 @@ _ADVICE = {
     "the points of a shard": "lower source.nodes_per_shard or projection.components",
     "the vectors of a shard": "lower source.nodes_per_shard, reference.points or projection.components",
     "the node embeddings of a block": "lower source.nodes_per_shard or source.max_nodes",
+    "the statistics of all categories": "number the categories of the graphs 0, 1, 2, ...",
     "the scatter matrix": "lower nodes.degree_clip or diffusion.layers, or leave out projection.components",
     "the sample for the reference": "lower reference.max_nodes, or reference.graphs for a barycenter",
     "the costs and the plan of the largest graph": 'set transport.solver = "auto", or lower source.max_nodes',
@@ -122,6 +124,11 @@ def sketch_terms(shard: Extent | None, n_blocks: int, width: int, n_directions: 
         "the directions diffused": 8 * 4 * n_directions * shard.points,
         **products,
     }
+
+
+def projection_terms(width: int, components: int | None) -> Terms:
+    """Add up a projection of `width` columns, those of categories that do not occur included, as whoever uses it holds it."""
+    return {"the statistics of all categories": 8 * (4 + (components or 0)) * width}
 
 
 def sample_terms(shard: Extent, n_blocks: int, dimension: int) -> Terms:

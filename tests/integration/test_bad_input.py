@@ -197,6 +197,18 @@ def test_graphs_that_are_all_alike_end_with_both_numbers(kind, wegl, tu_job):
     )
 
 
+@pytest.mark.parametrize("components", [None, 2])
+def test_categories_that_are_numbered_far_apart_are_refused_before_they_take_memory(wegl, tu_job, components):
+    pairs = ["1, 2", "2, 1", "3, 4", "4, 3"]
+    job = tu_job(2, A=pairs, graph_indicator=[1, 1, 2, 2], node_labels=[0, 2_000_000_000, 0, 1])
+    values = {"reference": {"points": 2}, "cluster": {"workers": 1, "memory_limit": "1GB"}}
+    result = wegl({**job, **values, **({"projection": {"components": components}} if components else {})})
+    assert result.code == 2
+    assert (
+        "number the categories of the graphs 0, 1, 2, ... (the statistics of all categories would take " in result.line
+    )
+
+
 # --- Files ---
 
 
