@@ -206,7 +206,7 @@ def test_molecules_of_every_kind_in_a_table_of_every_oddity(done, tmp_path):
     path.parent.mkdir(parents=True)
     path.write_bytes(b"\xef\xbb\xbf" + "\r\n".join(["name,smiles,y", *rows, "twice,CC,ja", "twice,CC,ja"]).encode())
     source = {"kind": "smiles", "path": str(path), "id_column": "name", "targets": ["y"]}
-    found, rejected = done(source, reference={"points": 4}, projection={"components": 3})
+    found, rejected = done(source, task="classification", reference={"points": 4}, projection={"components": 3})
     ids = [f'{name}, or "{name}"\r\non two lines' for name in GOOD] + ["twice", "twice"]
     assert found.graph_id.tolist() == ids
     assert [name for name, _ in rejected] == ["twice"] * len(BAD)
