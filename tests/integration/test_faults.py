@@ -81,10 +81,12 @@ def test_a_part_that_kills_its_workers_is_reported_and_the_others_are_made(
     replaced_on_workers("wegl_dask.tasks", "embed_shard", make)
     with pytest.raises(StageError, match=r"parts failed: .*shard 3: the workers that tried it died") as failed:
         run(mutag_job())
-    # Dask blames a death on every task that the worker had been handed, so a neighbour may be given up with shard 3.
-    given_up = re.findall(r"shard (\d+): ", str(failed.value))
+    # Dask blames a death on every task that the worker had been handed, so a neighbour may be given up with shard 3, and
+    # may have been made all the same.
+    given_up = {int(shard) for shard in re.findall(r"shard (\d+): ", str(failed.value))}
     assert len(given_up) <= 3
-    assert len(contents(tmp_path / "out")) == 12 - len(given_up)
+    made = {int(name[5:10]) for name in contents(tmp_path / "out")}
+    assert {*range(12)} - given_up <= made <= {*range(12)} - {3}
     assert not (tmp_path / "out" / "_SUCCESS").exists()
 
 
