@@ -54,3 +54,11 @@ def test_where_the_package_is_not_installed_the_message_says_how_to_bring_it_the
             VersionsError, match=r"install wegl-dask [\w.]+ where they run, .*or set cluster\.upload to a wheel of it"
         ):
             check_versions("tcp://here:1", CLIENT, scheduler, {"a": worker})
+
+
+def test_where_the_python_alone_is_known_to_differ_the_table_has_it():
+    ours, theirs = {"Python": "3.11"}, {"Python": "3.13"}
+    for scheduler, worker in ((theirs, ours), (ours, theirs)):
+        with pytest.raises(VersionsError, match="install the same versions everywhere") as caught:
+            check_versions("tcp://here:1", ours, scheduler, {"a": worker})
+        assert "3.13" in caught.value.table

@@ -231,16 +231,15 @@ def _begin(
     """
     folder = run.folder
     rows = known_rows(record for record in records if record.stage == "ingest")
-    n_shards = 1 + max(record.index for record in records if record.stage == "ingest")
+    n_shards = _next_shard([record for record in records if record.stage == "plan"])
     # An earlier run in this folder may have had rows of the same names and numbers.
     files = [file.sha256 for record in records for file in record.files]
     known = KnownRows(append, n_shards, key, fingerprint(json.dumps([rows, files], sort_keys=True)))
     expected = shard_inputs(run.spec, plan, known, used)
-    begun = {
-        record.index for record in folder.records("ingest") if record.input_fingerprint == expected.get(record.index)
-    }
-    left = [record for stage in ("ingest", "embed") for record in folder.records(stage) if record.index in begun]
-    folder.keep_only([*records, *left])
+    ingested = [record for record in folder.records("ingest") if record.input_fingerprint == expected.get(record.index)]
+    begun = {record.index for record in ingested}
+    embedded = [record for record in folder.records("embed") if record.index in begun]
+    folder.keep_only([*records, *ingested, *embedded])
     with folder.recording("known", append, known.fingerprint) as part:
         part.note(rows=rows)
     source = run.spec.source.model_dump(mode="json", exclude_none=True)

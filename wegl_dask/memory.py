@@ -44,6 +44,7 @@ KMEANS_BYTES = 160_000_000
 EXACT_PAIR_BYTES = 66
 
 _IMPORTED = "what k-means imports"
+
 Terms = dict[str, float]
 """What is in memory at a stage's peak: bytes by what they hold."""
 

@@ -61,7 +61,7 @@ def check_versions(address: str, client: Versions, scheduler: Versions, workers:
             rows.append((package, expected, between, seen))
     if not rows:
         return
-    lacking = NOT_INSTALLED in {versions["wegl-dask"] for versions in (scheduler, *workers.values())}
+    lacking = NOT_INSTALLED in {versions.get("wegl-dask") for versions in (scheduler, *workers.values())}
     advice = (
         f"install wegl-dask {__version__} where they run, as it was installed here, or set cluster.upload to a wheel of it"
         if lacking
