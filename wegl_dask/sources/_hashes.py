@@ -6,6 +6,7 @@ from typing import BinaryIO
 
 import pyarrow.parquet as pq
 
+from wegl_dask.sources.base import fingerprint
 from wegl_dask.sources.streams import open_stream
 
 _BLOCK_BYTES = 1 << 20
@@ -34,3 +35,8 @@ def hash_row_groups(
                 digest.update(data)
                 left -= len(data)
     return digest.hexdigest()
+
+
+def cut_fingerprint(hashed: str, start: int, stop: int) -> str:
+    """Hash what a file holds, of which the hash is given, and which of its graphs are those of a cut."""
+    return fingerprint(hashed, f"{start}:{stop}")

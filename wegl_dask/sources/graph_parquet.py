@@ -15,9 +15,9 @@ from wegl_dask.errors import SourceError
 from wegl_dask.graphs import GraphSchema, IntArray, offsets_from_counts
 from wegl_dask.shards import ShardSummary, read_shard, summarize_shard
 from wegl_dask.sources._cuts import cut_by_nodes, shard_loads
-from wegl_dask.sources._hashes import hash_row_groups
+from wegl_dask.sources._hashes import cut_fingerprint, hash_row_groups
 from wegl_dask.sources._text import changed_since_scan
-from wegl_dask.sources.base import REJECTED_SCHEMA, Cut, LabelSchema, SourcePlan, SourceShard, Unit, fingerprint
+from wegl_dask.sources.base import REJECTED_SCHEMA, Cut, LabelSchema, SourcePlan, SourceShard, Unit
 from wegl_dask.sources.paths import expand, explained, is_remote, local_path
 from wegl_dask.sources.streams import open_stream
 from wegl_dask.spec import GraphParquetTable
@@ -97,7 +97,7 @@ class GraphParquetSource:
                         next(shards),
                         stop - start,
                         {"start": start, "stop": stop},
-                        _cut_fingerprint(hashed, start, stop),
+                        cut_fingerprint(hashed, start, stop),
                     )
                     for start, stop in cuts
                 ),
@@ -128,7 +128,7 @@ class GraphParquetSource:
             raise changed_since_scan(unit.piece, "has other features")
         # After they were read: what was read is no newer.
         hashed = _hash_rows(unit.piece, start, stop)
-        if any(_cut_fingerprint(hashed, **cut.where) != cut.fingerprint for cut in unit.cuts):
+        if any(cut_fingerprint(hashed, **cut.where) != cut.fingerprint for cut in unit.cuts):
             raise changed_since_scan(unit.piece, "holds other rows")
         rows = stored.rows
         if plan.labels.kind == "none":
@@ -165,11 +165,6 @@ def _hash_rows(piece: str, start: int, stop: int) -> str:
         ends = np.cumsum([metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)])
         first, last = np.searchsorted(ends, [start, stop - 1], side="right").tolist()
         return hash_row_groups(metadata, stream, range(first, last + 1))
-
-
-def _cut_fingerprint(hashed: str, start: int, stop: int) -> str:
-    """Hash what rows are stored, and which of them are those of a cut."""
-    return fingerprint(hashed, f"{start}:{stop}")
 
 
 def _alias(file: str, name: str, found: pa.DataType) -> str:

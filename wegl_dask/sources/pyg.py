@@ -14,10 +14,10 @@ from wegl_dask.graphs import GraphSchema
 from wegl_dask.plain_graphs import PlainGraph, UnusableGraphError, Widths, covering_counts, schema_widths
 from wegl_dask.sources._collected import CollectedGraph, collected_shard
 from wegl_dask.sources._cuts import cut_by_nodes, shard_loads
-from wegl_dask.sources._hashes import hash_file
+from wegl_dask.sources._hashes import cut_fingerprint, hash_file
 from wegl_dask.sources._label_kinds import Labels, decide_labels, encode_labels, read_labels, tally_labels
 from wegl_dask.sources._text import changed_since_scan
-from wegl_dask.sources.base import Cut, SourcePlan, SourceShard, Unit, fingerprint
+from wegl_dask.sources.base import Cut, SourcePlan, SourceShard, Unit
 from wegl_dask.sources.paths import expand, size_of
 from wegl_dask.sources.streams import open_stream
 from wegl_dask.spec import PygTable
@@ -115,7 +115,7 @@ class PygSource:
                         next(shards),
                         stop - start,
                         {"start": start, "stop": stop},
-                        _cut_fingerprint(scan["hash"], start, stop),
+                        cut_fingerprint(scan["hash"], start, stop),
                     )
                     for start, stop in pairwise(scan["boundaries"])
                 ),
@@ -139,7 +139,7 @@ class PygSource:
             raise changed_since_scan(unit.piece, f"has {len(graphs)} graphs")
         # After it was loaded: what was loaded is no newer.
         hashed = hash_file(unit.piece)
-        if any(_cut_fingerprint(hashed, **cut.where) != cut.fingerprint for cut in unit.cuts):
+        if any(cut_fingerprint(hashed, **cut.where) != cut.fingerprint for cut in unit.cuts):
             raise changed_since_scan(unit.piece, "holds other graphs")
         for cut in unit.cuts:
             rows = range(cut.where["start"], cut.where["stop"])
@@ -174,11 +174,6 @@ class PygSource:
             return graph, []
         y: Any = fields.get("y")
         return graph, read_labels("y", y.reshape(-1).tolist() if hasattr(y, "reshape") else y)
-
-
-def _cut_fingerprint(hashed: str, start: int, stop: int) -> str:
-    """Hash a file and which of its graphs are those of a cut."""
-    return fingerprint(hashed, f"{start}:{stop}")
 
 
 def _load(file: str) -> Sequence[Any]:
