@@ -91,7 +91,7 @@ def slurm(tmp_path_factory, wait_until):
         wait_until(lambda: ask("sinfo", "--noheader", "--format=%T") == "idle", "a node of Slurm")
         yield
         ask("scancel", "--me")
-        wait_until(lambda: not queue(), "the end of all jobs")
+        wait_until(lambda: ask("squeue", "--me", "--noheader") == "", "the end of all jobs")
 
 
 def ask(*command):
@@ -101,10 +101,10 @@ def ask(*command):
 
 
 def queue():
-    """The numbers of the jobs that are in the queue or run."""
-    numbers = ask("squeue", "--me", "--noheader", "--format=%i")
-    assert numbers is not None, "squeue has failed"
-    return numbers.split()
+    """The numbers of the jobs that wait or run. One that is cancelled is listed until its last process is gone."""
+    rows = ask("squeue", "--me", "--noheader", "--format=%i %T")
+    assert rows is not None, "squeue has failed"
+    return [number for number, state in map(str.split, rows.splitlines()) if state != "COMPLETING"]
 
 
 @pytest.fixture
