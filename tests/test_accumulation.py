@@ -53,7 +53,7 @@ def test_products_may_come_for_some_columns_at_a_time():
     groups = [np.array([0, 3, 6]), np.array([1, 4]), np.array([5, 2])]
     centred = vectors - vectors.mean(axis=0)
     pairs = [(0, 0), (0, 1), (2, 0), (1, 1), (2, 1), (2, 2)]
-    products = ((groups[i], groups[j], centred[:, groups[i]].T @ centred[:, groups[j]]) for i, j in pairs)
+    products = ((groups[i], groups[j].copy(), centred[:, groups[i]].T @ centred[:, groups[j]]) for i, j in pairs)
     total = MomentAccumulator(7, scatter=True)
     total.consume(before.copy())
     total.add_products(9, vectors.mean(axis=0), products)

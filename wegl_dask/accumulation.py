@@ -63,11 +63,12 @@ class MomentAccumulator:
         mean : float64, (width,)
         products : iterable of (rows, columns, values)
             Sums of products of the columns `rows` with the columns `columns`, (len(rows), len(columns)); every pair of
-            columns is to come once, in either order.
+            columns is to come once, in either order, that of a column with itself among the products of `rows` with
+            themselves.
         """
         for rows, columns, values in products:
             self._deviations[np.ix_(rows, columns)] += values
-            if rows is not columns:
+            if not np.array_equal(rows, columns):
                 self._deviations[np.ix_(columns, rows)] += values.T
         self._shift(count, mean)
 

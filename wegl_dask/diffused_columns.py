@@ -157,7 +157,6 @@ class DiffusedColumns:
 
         def in_all_columns() -> Iterator[tuple[IntArray, IntArray, FloatMatrix]]:
             for left, right, values in products:
-                rows = columns[left]
-                yield rows, rows if right is left else columns[right], values
+                yield columns[left], columns[right], values
 
         total.add_products(nodes.stop - nodes.start, mean, in_all_columns())

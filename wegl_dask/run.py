@@ -104,7 +104,7 @@ class Run:
             _log.warning("%s: part %d was altered after it was written; it is made again", stage, index)
         return {index: record for index, record in records.items() if index not in set(altered)}
 
-    def prepare(self, function: Callable[[], None]) -> Future | None:
+    def prepare(self, function: Callable[[], None]) -> Future:
         """Let one worker prepare for a later task, while the stages before it go on.
 
         Parameters
@@ -113,7 +113,7 @@ class Run:
 
         Returns
         -------
-        Future or None
+        Future
             What `compute` is given as `beside`.
         """
         return self.client.submit(function, pure=False)
