@@ -5,6 +5,7 @@ import pytest
 from scipy.spatial.distance import cdist
 
 from wegl_dask import sinkhorn, transport
+from wegl_dask.memory import EXACT_PAIR_BYTES, Extent, embed_terms
 from wegl_dask.sinkhorn import Problem, solve
 from wegl_dask.transport import WeightedPoints, embed_points
 
@@ -90,15 +91,38 @@ def test_a_large_graph_whose_iteration_does_not_end_is_solved_exactly_or_rejecte
     exact = embed_points(points, reference)
     monkeypatch.setattr(transport, "COST_ENTRIES", 2000)
     monkeypatch.setattr(transport, "SINKHORN_ITERATIONS", 1)
-    result = embed_points(points, reference, solver="auto", auto_size=1000)
+    result = embed_points(points, reference, solver="sinkhorn", auto_size=8000)
     assert not result.entropic.any()
     np.testing.assert_array_equal(result.phi, exact.phi)
-    monkeypatch.setattr(transport, "LARGEST_EXACT", 7999)
-    result = embed_points(points, reference, solver="auto", auto_size=1000)
-    assert list(result.failures) == [1]
-    assert result.failures[1].startswith("sinkhorn solver: marginals of the plan are off by")
-    assert result.failures[1].endswith("there are too many pairs of points for an exact plan")
-    np.testing.assert_array_equal(np.isnan(result.phi).all(axis=1), [False, True, False])
+    for solver, auto_size in (("sinkhorn", 7999), ("auto", 7999), ("auto", 1000)):
+        result = embed_points(points, reference, solver=solver, auto_size=auto_size)
+        assert list(result.failures) == [1]
+        assert result.failures[1].startswith("sinkhorn solver: marginals of the plan are off by")
+        assert "more pairs of points than transport.auto_size" in result.failures[1]
+        np.testing.assert_array_equal(np.isnan(result.phi).all(axis=1), [False, True, False])
+        np.testing.assert_array_equal(result.phi[[0, 2]], exact.phi[[0, 2]])
+
+
+@pytest.mark.parametrize("solver", ["sinkhorn", "auto"])
+@pytest.mark.parametrize("auto_size", [200_000, 320_000])
+def test_an_exact_plan_in_place_of_an_entropic_one_is_no_larger_than_memory_was_reckoned_for(
+    monkeypatch, solver, auto_size
+):
+    rng = np.random.default_rng(3)
+    points = WeightedPoints(rng.standard_normal((8000, 2)), np.full(8000, 1 / 8000), np.array([0, 8000]))
+    tried = []
+
+    def give_up(reference_weights, weights, costs, *_):
+        tried.append(costs.size)
+        return costs, 0.0, reference_weights, weights, 0
+
+    monkeypatch.setattr(transport, "SINKHORN_ITERATIONS", 1)
+    monkeypatch.setattr(transport, "_network_simplex", lambda: give_up)
+    result = embed_points(points, rng.standard_normal((40, 2)), solver=solver, auto_size=auto_size)
+    assert list(result.failures) == [0]
+    assert set(tried) == ({320_000} if auto_size == 320_000 else set())
+    terms = embed_terms(Extent(1, 8000, 0, 8000), 0, 2, 40, solver=solver, auto_size=auto_size)
+    assert terms["the costs and the plan of the largest graph"] == EXACT_PAIR_BYTES * auto_size
 
 
 def test_a_large_graph_with_points_that_are_not_finite_fails_alone(monkeypatch, graphs):

@@ -105,10 +105,10 @@ def test_plans_that_do_not_converge_are_found_exactly(cloud, monkeypatch):
     assert fell_back.any()
     np.testing.assert_array_equal(found.phi[fell_back], exact.phi[fell_back])
     assert np.isnan(found.regularization[fell_back]).all()
-    monkeypatch.setattr(torch_kernels, "LARGEST_EXACT", 0)
-    found = torch_kernels.embed_points(points, reference, solver="sinkhorn", regularization=0.001)
+    monkeypatch.setattr(transport, "COST_ENTRIES", 1)
+    found = torch_kernels.embed_points(points, reference, solver="sinkhorn", regularization=0.001, auto_size=1)
     assert list(found.failures) == np.flatnonzero(fell_back).tolist()
-    assert "too many pairs of points for an exact plan" in found.failures[int(np.flatnonzero(fell_back)[0])]
+    assert "more pairs of points than transport.auto_size" in found.failures[int(np.flatnonzero(fell_back)[0])]
     assert np.isnan(found.phi[fell_back]).all()
 
 

@@ -15,8 +15,8 @@ sketch      B + 60 e + (32 q + 30 K) n + 48 q w, for q random directions: an arr
 projection  B + 4 * 8 w^2, or B + 48 q w
 sample      B + 60 e + (16 d + 30 K) n
 reference   B + 4 d m for k-means, B + 8 d m for all others
-embed       B + 60 e + (40 d + 30 K) n + 24 min(4e6, G N d) + 14 min(16.8e6, G N d), and 66 p where the largest graph is
-            solved exactly
+embed       B + 60 e + (40 d + 30 K) n + 24 min(4e6, G N d) + 14 min(16.8e6, G N d) + 66 p; with an entropic solver
+            66 max(131072, auto_size) at most, the largest graph that an exact plan may be looked for
 ==========  ============================================================================================
 
 A projection, which the stages from projection on hold, adds 8 (4 + d) W for W columns, those of categories that do not occur
@@ -36,7 +36,7 @@ from wegl_dask.errors import MORE_MEMORY, JobFileError
 from wegl_dask.freed_memory import ROOM
 from wegl_dask.progress import format_bytes
 from wegl_dask.reference import ReferenceKind, sample_dtype
-from wegl_dask.transport import COST_ENTRIES, Solver
+from wegl_dask.transport import Solver, largest_exact
 from wegl_dask.worker_environment import KEPT_BYTES
 
 WORKER_BYTES = 150_000_000
@@ -156,15 +156,11 @@ def embed_terms(
     """Add up the stage embed."""
     vectors = shard.graphs * n_points * dimension
     pairs = n_points * shard.largest_graph
-    is_exact = solver == "exact" or (solver == "auto" and pairs <= auto_size)
-    if solver == "auto" and not is_exact:
-        # The largest graph that is still solved exactly.
-        pairs, is_exact = auto_size, True
     return {
         "the graphs of a shard": _graph_bytes(shard, n_blocks),
         "the points of a shard": 40 * dimension * shard.points,
         "the vectors of a shard": 24 * min(BLOCK_ENTRIES, vectors) + 14 * min(ROW_GROUP_BYTES // 4, vectors),
-        "the costs and the plan of the largest graph": EXACT_PAIR_BYTES * (pairs if is_exact else COST_ENTRIES),
+        "the costs and the plan of the largest graph": EXACT_PAIR_BYTES * min(pairs, largest_exact(solver, auto_size)),
     }
 
 

@@ -268,7 +268,10 @@ class TransportTable(Table):
         "output has it in units of the cost.",
     )
     auto_size: int = Field(
-        4_000_000, ge=1, description='Points times N above which solver = "auto" takes the entropic solver.'
+        4_000_000,
+        ge=1,
+        description='Points times N above which solver = "auto" takes the entropic solver. A graph of more whose entropic plan '
+        "does not converge is rejected; an exact plan takes the place of others.",
     )
 
 

@@ -22,14 +22,15 @@ from wegl_dask.errors import MissingDependencyError, WeglError
 from wegl_dask.graphs import FloatArray, IntArray
 from wegl_dask.transport import (
     CERTIFIED_EVERY,
-    LARGEST_EXACT,
     MARGINAL_TOLERANCE,
     SINKHORN_ITERATIONS,
     SINKHORN_TOLERANCE,
+    TOO_LARGE_FOR_EXACT,
     Embeddings,
     Solver,
     WeightedPoints,
     first_entropic,
+    largest_exact,
 )
 
 try:
@@ -117,9 +118,10 @@ def embed_points(
         result.phi[graphs], result.transport_cost[graphs] = phi, cost
         result.entropic[graphs], result.regularization[graphs] = True, absolute
     failed = ~(errors <= MARGINAL_TOLERANCE)
+    too_large = failed & (pairs > largest_exact(solver, auto_size))
     for graphs, how in (
         (np.flatnonzero(~here), solver),
-        (np.flatnonzero(failed & (pairs <= LARGEST_EXACT)), "exact"),
+        (np.flatnonzero(failed & ~too_large), "exact"),
     ):
         others = transport.embed_points(
             points.take(graphs),
@@ -130,10 +132,10 @@ def embed_points(
             certified_every=certified_every,
         )
         result.put(graphs, others)
-    for graph in np.flatnonzero(failed & (pairs > LARGEST_EXACT)).tolist():
+    for graph in np.flatnonzero(too_large).tolist():
         reason = (
             f"sinkhorn solver: marginals of the plan are off by {errors[graph]:.1e}; {MARGINAL_TOLERANCE:.0e} is allowed; "
-            "there are too many pairs of points for an exact plan"
+            f"{TOO_LARGE_FOR_EXACT}"
         )
         result.put(np.array([graph]), Embeddings.unsolved(1, reference.size, reason))
     return result

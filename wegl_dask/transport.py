@@ -39,11 +39,10 @@ MARGINAL_TOLERANCE = 1e-7
 COST_ENTRIES = 131_072
 """Entries of the cost matrix of the graphs that are solved in one go: 1 MB, which stays in a core's cache."""
 
+TOO_LARGE_FOR_EXACT = "there are more pairs of points than transport.auto_size, too many for an exact plan in its place"
+
 LARGEST_ENTRY = float(np.finfo(np.float32).max)
 """Of an embedding that is kept."""
-
-LARGEST_EXACT = 16_000_000
-"""Pairs of points for which an exact plan is tried where the entropic one has failed: it takes 66 bytes a pair."""
 
 SINKHORN_TOLERANCE = MARGINAL_TOLERANCE / 10
 """Deviation of the marginals at which Sinkhorn's iteration ends."""
@@ -56,6 +55,10 @@ CERTIFIED_EVERY = 16
 
 class PlanError(WeglError):
     """A solver did not return a plan that can be used."""
+
+
+class MarginalsError(PlanError):
+    """The marginals of a plan are not those asked for: the solver has not converged."""
 
 
 @dataclass(frozen=True)
@@ -203,6 +206,7 @@ def embed_points(
     regularization : float
         For "sinkhorn", as a fraction of the graph's largest cost.
     auto_size : int
+        In more pairs than this no exact plan is looked for in place of an entropic one either, unless they are few.
     certified_every : int
         Of so many exact plans one is proven optimal, see `wegl_dask.certificate`; 1 for all.
 
@@ -213,24 +217,27 @@ def embed_points(
     """
     n_reference = len(reference)
     result = Embeddings.unsolved(len(points.offsets) - 1, reference.size)
-    entropic_size = first_entropic(solver, auto_size)
+    entropic_size, exact_size = first_entropic(solver, auto_size), largest_exact(solver, auto_size)
     for start, stop in _cost_blocks(points.offsets, n_reference):
-        graphs, entropic_failed = points.slice(start, stop), False
-        if stop - start == 1 and len(graphs.points) * n_reference > max(entropic_size, COST_ENTRIES):
+        graphs = points.slice(start, stop)
+        pairs = np.diff(graphs.offsets) * n_reference
+        exact = pairs <= entropic_size
+        if pairs.sum() > COST_ENTRIES and not exact.any():
             try:
                 solution = _embed_in_strips(graphs, reference, regularization)
-            except PlanError as error:
-                if len(graphs.points) * n_reference > LARGEST_EXACT:
-                    result.failures[start] = f"{error}; there are too many pairs of points for an exact plan"
-                    result.phi[start] = np.nan
+            except MarginalsError as error:
+                if pairs.sum() > exact_size:
+                    result.failures[start] = f"{error}; {TOO_LARGE_FOR_EXACT}"
                     continue
-                entropic_failed = True
+                exact[:] = True
+            except PlanError as error:
+                result.failures[start] = str(error)
+                continue
             else:
                 result.phi[start], result.transport_cost[start], result.regularization[start] = solution
                 result.entropic[start] = True
                 continue
         block = _Block.of(graphs, reference)
-        exact = entropic_failed | (np.diff(block.offsets) * n_reference <= entropic_size)
         solved = block.solve_exactly(np.flatnonzero(exact), certified_every)
         for graph in np.flatnonzero(~solved).tolist():
             try:
@@ -249,6 +256,11 @@ def embed_points(
 def first_entropic(solver: Solver, auto_size: int) -> float:
     """Pairs of points above which a graph's plan is entropic; see `embed_points`."""
     return {"exact": np.inf, "sinkhorn": -1, "auto": auto_size}[solver]
+
+
+def largest_exact(solver: Solver, auto_size: int) -> float:
+    """Pairs of points up to which a graph's plan may be exact, if only in place of an entropic one that failed."""
+    return np.inf if solver == "exact" else max(auto_size, COST_ENTRIES)
 
 
 def exact_plan(
@@ -500,7 +512,9 @@ def _require_marginals(plan: FloatMatrix, reference_weights: FloatMatrix, weight
 
 def _require_small(error: float, who: str) -> None:
     if not error <= MARGINAL_TOLERANCE:
-        raise PlanError(f"{who}: marginals of the plan are off by {error:.1e}; {MARGINAL_TOLERANCE:.0e} is allowed")
+        raise MarginalsError(
+            f"{who}: marginals of the plan are off by {error:.1e}; {MARGINAL_TOLERANCE:.0e} is allowed"
+        )
 
 
 def _with_duals_of_weightless_points(
