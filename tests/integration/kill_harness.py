@@ -225,18 +225,15 @@ def wait_for(condition, what, seconds=RUN_SECONDS):
 
 
 class Job:
-    """A job whose command can be started again and again."""
+    """A command that can be started again and again."""
 
-    def __init__(self, path, out, arguments=()):
-        self.path = path
-        self.out = out
+    def __init__(self, *arguments):
         self.arguments = arguments
 
     @contextlib.contextmanager
     def started(self):
         with tempfile.TemporaryFile("w+") as err:
-            arguments = ("-m", "wegl_dask", "run", str(self.path), "--set", f"output.path={self.out}", *self.arguments)
-            process = start_python(*arguments, stdout=subprocess.DEVNULL, stderr=err)
+            process = start_python("-m", "wegl_dask", *self.arguments, stdout=subprocess.DEVNULL, stderr=err)
 
             def message():
                 err.seek(0)
@@ -250,6 +247,29 @@ class Job:
                 process.kill()
                 process.wait()
                 psutil.wait_procs(orphans, timeout=30)
+
+    def disturbed(self, events, happened, has_come, scheduler=None):
+        """Run the command once; take events off the list as they come: exit code, message, kind of the last event.
+
+        `has_come` says of an event whether its moment has come, its delay aside.
+        """
+        last = None
+        with self.started() as process:
+            while events:
+                event = events[0]
+                while not has_come(event) and process.poll() is None:
+                    time.sleep(0.002)
+                time.sleep(event.delay)
+                if process.poll() is not None:
+                    break
+                events.pop(0)
+                if strike(event, process, scheduler):
+                    happened.append(event)
+                    last = event.kind
+                if event.kind in ENDED_BY_US:
+                    break
+            code = process.wait(RUN_SECONDS)
+            return code, process.message(), last
 
 
 def write_job(folder, root, nodes_per_shard):
@@ -298,14 +318,19 @@ def molhiv_head(data, root, n_graphs):
 # --- A round ---
 
 
-class Harness:
-    """Rounds of a job, and what became of them."""
+class State:
+    """What was done and found so far, in a JSON file that is written after every round.
 
-    def __init__(self, work, data, state_path, seed, n_graphs):
-        self.work = work
-        self.n_graphs = n_graphs
-        self.state_path = state_path
-        self.state = {
+    Parameters
+    ----------
+    path : Path
+        Of the file; what it says is gone on with.
+    seed, n_graphs : int
+    """
+
+    def __init__(self, path, seed, n_graphs):
+        self._path = path
+        self.values = {
             "seed": seed,
             "graphs": n_graphs,
             "rounds": 0,
@@ -320,16 +345,56 @@ class Harness:
             "rounds_with_other_bytes": 0,
             "problems": [],
         }
-        if state_path.exists():
-            found = json.loads(state_path.read_text())
+        if path.exists():
+            found = json.loads(path.read_text())
             if (found["seed"], found["graphs"]) != (seed, n_graphs):
-                raise SystemExit(f"{state_path} is of seed {found['seed']} and {found['graphs']} graphs")
-            self.state |= found
+                raise SystemExit(f"{path} is of seed {found['seed']} and {found['graphs']} graphs")
+            self.values |= found
+
+    def compare(self, expected, found, other):
+        """Note the rows that are lost and doubled, and what has other bytes than it should: the problems."""
+        counts = Counter(found)
+        lost = len(set(expected) - counts.keys())
+        doubled = counts.total() - len(counts)
+        self.values["rows_lost"] += lost
+        self.values["rows_doubled"] += doubled
+        self.values["rounds_with_other_bytes"] += bool(other)
+        return [{"lost": lost, "doubled": doubled, "other bytes in": other}] if lost or doubled or other else []
+
+    def note(self, missed, happened, problems, n_runs, seconds):
+        """Write down a round: the events that came too late, those that happened, and the rest."""
+        values, number = self.values, self.values["rounds"]
+        values["rounds"] = number + 1
+        values["runs"] += n_runs
+        values["kills"] += len(happened)
+        values["missed"] += len(missed)
+        values["seconds"] = round(values["seconds"] + seconds, 1)
+        for key, attribute in (("by_kind", "kind"), ("by_stage", "stage")):
+            counts = Counter(values[key])
+            counts.update(getattr(event, attribute) for event in happened)
+            values[key] = dict(counts)
+        values["problems"] += [
+            {"round": number, "events": [asdict(event) for event in happened], **p} for p in problems
+        ]
+        temporary = self._path.with_suffix(".tmp")
+        temporary.write_text(json.dumps(values, indent=1))
+        temporary.replace(self._path)
+        kinds = ", ".join(f"{event.kind} in {event.stage}" for event in happened)
+        print(f"round {number}: {n_runs} runs, {seconds:.0f} s; {kinds}; {len(problems)} problems", flush=True)  # noqa: T201
+
+
+class Harness:
+    """Rounds of a job, and what became of them."""
+
+    def __init__(self, work, data, state):
+        self.work = work
+        self.state = state
+        self.n_graphs = n_graphs = state.values["graphs"]
         root = work / "ogb"
         molhiv_head(data, root, n_graphs)
         self.job_path = write_job(work, root, nodes_per_shard=max(100, 25 * n_graphs // 40))
         self.undisturbed = work / "undisturbed"
-        with Job(self.job_path, self.undisturbed).started() as process:
+        with self.job(self.undisturbed).started() as process:
             if process.wait(RUN_SECONDS) != 0:
                 raise SystemExit(process.message())
         self.n_shards = count(self.undisturbed / "data", "part-*.parquet")
@@ -338,6 +403,9 @@ class Harness:
             raise SystemExit("the undisturbed run has lost or doubled rows")
         self.scheduler = None
 
+    def job(self, out, *arguments):
+        return Job("run", str(self.job_path), "--set", f"output.path={out}", *arguments)
+
     def rows(self, out):
         """Numbers of the input's rows that are in data/ or rejected/."""
         paths = [*out.glob("data/part-*.parquet"), *out.glob("rejected/part-*.parquet")]
@@ -345,101 +413,56 @@ class Harness:
 
     def round(self):
         """Run one job to its end through all that happens to it, and look at what it has made."""
-        number, started = self.state["rounds"], time.monotonic()
-        on_scheduler, events = draw_round(self.state["seed"], number, self.n_shards)
+        number, started = self.state.values["rounds"], time.monotonic()
+        on_scheduler, events = draw_round(self.state.values["seed"], number, self.n_shards)
         out = self.work / f"round {number}"
         happened, problems, n_runs = [], [], 0
         while True:
             scheduler = self.existing_scheduler() if on_scheduler else None
             n_runs += 1
-            code, message, last = self.run(out, scheduler, events, happened)
+            where = (
+                ("--set", "cluster.kind=scheduler", "--set", f"cluster.address={scheduler.address}")
+                if scheduler
+                else ()
+            )
+            job = self.job(out, *where)
+            code, message, last = job.disturbed(events, happened, lambda event: has_come(event, out), scheduler)
             if code == 0:
                 break
-            if not is_expected(code, message, last):
+            if not is_expected(code, message, last, out):
                 problems.append({"exit": code, "after": last, "message": message[-2000:]})
             if n_runs > 20:
                 raise SystemExit(f"round {number} does not come to an end: {problems}")
         problems += self.compare(out)
         shutil.rmtree(out)
-        self.note(number, events, happened, problems, n_runs, time.monotonic() - started)
+        self.state.note(events, happened, problems, n_runs, time.monotonic() - started)
 
     def existing_scheduler(self):
         self.scheduler = self.scheduler or Scheduler(self.work)
         self.scheduler.revive()
         return self.scheduler
 
-    def run(self, out, scheduler, events, happened):
-        """Run the command once; take events off the list as they come: exit code, message, kind of the last event."""
-        last, arguments = None, ()
-        if scheduler:
-            arguments = ("--set", "cluster.kind=scheduler", "--set", f"cluster.address={scheduler.address}")
-        with Job(self.job_path, out, arguments).started() as process:
-            while events:
-                event = events[0]
-                while not has_come(event, out) and process.poll() is None:
-                    time.sleep(0.002)
-                time.sleep(event.delay)
-                if process.poll() is not None:
-                    break
-                events.pop(0)
-                if strike(event, process, scheduler):
-                    happened.append(event)
-                    last = event.kind
-                if event.kind in ENDED_BY_US:
-                    break
-            code = process.wait(RUN_SECONDS)
-            if code == 0:
-                # What was left came too late.
-                events.clear()
-            return code, process.message(), last
-
     def compare(self, out):
         """List what is not as in the undisturbed run."""
-        problems = []
-        found = Counter(self.rows(out))
-        lost = self.n_graphs - len(found)
-        doubled = sum(found.values()) - len(found)
-        self.state["rows_lost"] += lost
-        self.state["rows_doubled"] += doubled
         other = [name for name in SUBFOLDERS if contents(out / name) != contents(self.undisturbed / name)]
-        self.state["rounds_with_other_bytes"] += bool(other)
-        if lost or doubled or other:
-            problems.append({"lost": lost, "doubled": doubled, "other bytes in": other})
+        problems = self.state.compare(range(self.n_graphs), self.rows(out), other)
         problems += [{"verify": str(problem)} for problem in verify_run(RunFolder(str(out)), deep=True)]
         strangers = [str(path.relative_to(out)) for path in out.rglob(".*")]
         return problems + [{"left behind": path} for path in strangers]
-
-    def note(self, number, events, happened, problems, n_runs, seconds):
-        state = self.state
-        state["rounds"] = number + 1
-        state["runs"] += n_runs
-        state["kills"] += len(happened)
-        state["missed"] += len(events)
-        state["seconds"] = round(state["seconds"] + seconds, 1)
-        for key, values in (("by_kind", "kind"), ("by_stage", "stage")):
-            counts = Counter(state[key])
-            counts.update(getattr(event, values) for event in happened)
-            state[key] = dict(counts)
-        state["problems"] += [{"round": number, "events": [asdict(event) for event in happened], **p} for p in problems]
-        temporary = self.state_path.with_suffix(".tmp")
-        temporary.write_text(json.dumps(state, indent=1))
-        temporary.replace(self.state_path)
-        kinds = ", ".join(f"{event.kind} in {event.stage}" for event in happened)
-        print(f"round {number}: {n_runs} runs, {seconds:.0f} s; {kinds}; {len(problems)} problems", flush=True)  # noqa: T201
 
     def close(self):
         if self.scheduler:
             self.scheduler.close()
 
 
-def is_expected(code, message, last):
+def is_expected(code, message, last, out):
     """Whether a command that did not come to its end says so as it should; `last` is what happened to it last."""
     if last in {"worker", "workers"}:
         # Workers that die while they start end the command, before it has looked at its folder.
         return code == 1 and message.splitlines()[-1:] and "workers could not be started" in message.splitlines()[-1]
-    if last == "terminate" and not message and code == -signal.SIGTERM:
-        # Python was still starting, and nothing had been said. A shell reports it as 143 too.
-        return True
+    if last == "terminate" and code == -signal.SIGTERM:
+        # Python was still starting, and nothing had been said, or all was done. A shell reports it as 143 too.
+        return not message or (out / "_SUCCESS").exists()
     if last == "scheduler" and code == 1 and "cannot reach the scheduler at" in message:
         # It was killed before the command had come to it.
         return True
@@ -466,8 +489,8 @@ def contents(folder):
     return {path.name: path.read_bytes() for path in folder.iterdir()} if folder.is_dir() else {}
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+def main(make_harness, description):
+    parser = argparse.ArgumentParser(description=description.splitlines()[0])
     parser.add_argument("--kills", type=int, default=200, help="kills to do in all, those of the state included")
     parser.add_argument("--state", type=Path, required=True, help="JSON file of what was done; it is written anew")
     parser.add_argument("--data", type=Path, required=True, help="folder that holds ogb/ogbg_molhiv")
@@ -477,15 +500,16 @@ def main():
     # So that a harness that is stopped ends what it has started.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     with tempfile.TemporaryDirectory(prefix="kills-") as work:
-        harness = Harness(Path(work), arguments.data, arguments.state, arguments.seed, arguments.graphs)
+        state = State(arguments.state, arguments.seed, arguments.graphs)
+        harness = make_harness(Path(work), arguments.data, state)
         try:
-            while harness.state["kills"] < arguments.kills:
+            while state.values["kills"] < arguments.kills:
                 harness.round()
         finally:
             harness.close()
-    print(json.dumps(harness.state, indent=1))  # noqa: T201
-    return 1 if harness.state["problems"] else 0
+    print(json.dumps(state.values, indent=1))  # noqa: T201
+    return 1 if state.values["problems"] else 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(Harness, __doc__))

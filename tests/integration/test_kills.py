@@ -1,4 +1,4 @@
-"""Jobs that are killed at moments drawn from a seed, by the harness beside this file: nothing is lost or doubled."""
+"""Jobs that are killed at moments drawn from a seed, by the harnesses beside this file: nothing is lost or doubled."""
 
 import json
 import subprocess
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-HARNESS = Path(__file__).parent / "kill_harness.py"
+HERE = Path(__file__).parent
 
 AS_IT_SHOULD_BE = {"rows_lost": 0, "rows_doubled": 0, "rounds_with_other_bytes": 0, "problems": []}
 
@@ -17,9 +17,9 @@ def harness(shared_data, tmp_path):
     """Run the harness until so many kills are done: its state."""
     state = tmp_path / "state.json"
 
-    def run(kills, *, graphs, seed=0):
+    def run(kills, *, graphs, seed=0, program="kill_harness.py"):
         arguments = ["--kills", kills, "--graphs", graphs, "--seed", seed, "--state", state, "--data", shared_data]
-        command = [sys.executable, str(HARNESS), *map(str, arguments)]
+        command = [sys.executable, str(HERE / program), *map(str, arguments)]
         done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
         assert state.exists(), done.stdout
         found = json.loads(state.read_text())
@@ -47,3 +47,10 @@ def test_kills_in_every_stage_by_a_harness_that_is_stopped_and_continued(harness
     assert set(found["by_stage"]) == {
         *("start", "scan", "ingest", "moments", "merge", "projection", "sample", "reference", "embed", "finish")
     }
+
+
+@pytest.mark.slow
+def test_appends_are_killed_while_more_rows_come(harness):
+    found = harness(40, graphs=300, seed=1, program="append_harness.py")
+    assert set(found["by_kind"]) == {"worker", "workers", "client", "terminate"}
+    assert set(found["by_stage"]) == {"start", "known", "ingest", "embed", "finish"}
