@@ -15,9 +15,14 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, settings
 
 # POT imports every array library it finds unless it is told not to: 2 s for torch alone.
 os.environ.setdefault("POT_BACKEND_DISABLE_PYTORCH", "1")
+
+# How long an example takes says how busy the machine is.
+settings.register_profile("wegl-dask", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("wegl-dask")
 
 OGB_ATOM_FEATURES = (119, 5, 12, 12, 10, 6, 6, 2, 2)
 OGB_BOND_FEATURES = (5, 6, 2)
@@ -403,13 +408,13 @@ def embedded_run(write_embedded_run):
 
 @pytest.fixture(scope="session")
 def wait_until():
-    """Wait until a condition holds, which is looked at often; an error after some seconds."""
+    """Wait until a condition holds, which is looked at every `interval` seconds; an error after some minutes."""
 
-    def wait(condition, what, seconds=60):
+    def wait(condition, what, seconds=300, interval=0.01):
         deadline = time.monotonic() + seconds
         while not condition():
             assert time.monotonic() < deadline, f"waited {seconds} s for {what}"
-            time.sleep(0.01)
+            time.sleep(interval)
 
     return wait
 

@@ -103,18 +103,25 @@ def test_the_finished_ones_are_handed_on_before_the_failed_ones_are_reported(das
         next(results)
 
 
-def test_a_consumer_that_stops_cancels_what_is_under_way(dask_client, wait_until):
+def test_a_consumer_that_stops_cancels_what_is_under_way(dask_client, wait_until, tmp_path):
+    go_on = str(tmp_path / "go on")
+
     def busy(number):
         import time
+        from pathlib import Path
 
-        time.sleep(0.01 * number)
+        while number and not Path(go_on).exists():
+            time.sleep(0.01)
         return number
 
     for _ in run_stage(dask_client, "busy", busy, range(100), retries=0):
         break
     # Tests of other files may have left something on the cluster that all of them share.
     tasks = dask_client.cluster.scheduler.tasks
-    wait_until(lambda: not [key for key in tasks if "busy" in str(key)], "the scheduler to forget the tasks")
+    try:
+        wait_until(lambda: not [key for key in tasks if "busy" in str(key)], "the scheduler to forget the tasks")
+    finally:
+        Path(go_on).touch()
 
 
 def test_a_worker_that_joins_with_other_versions_stops_the_stage_with_a_table(dask_client, monkeypatch):
@@ -157,10 +164,12 @@ def test_a_task_beside_a_result_survives_all_workers(tmp_path, wait_until):
         return number
 
     def kill_all():
-        wait_until(Path(started).exists, "the task")
-        for worker in workers:
-            os.kill(worker, signal.SIGKILL)
-        Path(go_on).touch()
+        try:
+            wait_until(Path(started).exists, "the task")
+            for worker in workers:
+                os.kill(worker, signal.SIGKILL)
+        finally:
+            Path(go_on).touch()
 
     with open_client(ClusterTable(workers=2, memory_limit="1GB", dashboard_address=None)) as client:
         workers = set(client.run(os.getpid).values())

@@ -9,7 +9,7 @@ from scipy.optimize import linear_sum_assignment
 from wegl_dask.certificate import possible_excess
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(st.integers(1, 7), st.integers(0, 2**32 - 1))
 def test_no_plan_costs_more_above_the_optimum_than_any_dual_admits(n, seed):
     """The optimum of uniform weights is an assignment."""

@@ -54,7 +54,7 @@ def test_the_edge_list_at_fault_is_named():
 # torch_geometric
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(data=st.data())
 def test_a_batch_comes_back_from_torch_geometric(data, plain_graphs, plain_batch, assert_same_batch):
     batch = plain_batch(data.draw(plain_graphs))

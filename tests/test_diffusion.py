@@ -171,7 +171,7 @@ def test_a_vocabulary_of_any_size_takes_no_memory(make_batch):
 
 
 @pytest.mark.parametrize("looked_up", [0, 2, 1024])
-@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     graphs=small_graphs(),
     edge_features=st.sampled_from(["none", "labels", "attributes", "weight"]),

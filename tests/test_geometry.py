@@ -122,7 +122,7 @@ clouds_of_any_size = st.integers(0, 2**32 - 1).map(
 )
 
 
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(clouds_of_any_size)
 def test_the_inverse_is_the_barycentric_projection_of_the_plan(clouds):
     reference, *others = clouds
@@ -134,7 +134,7 @@ def test_the_inverse_is_the_barycentric_projection_of_the_plan(clouds):
         np.testing.assert_allclose(exp_map(reference, log_map(reference, points)), projected, atol=1e-9)
 
 
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(clouds_of_any_size, st.floats(0, 1), st.floats(0, 1))
 def test_points_on_a_geodesic_are_embedded_where_they_came_from_at_constant_speed(clouds, s, t):
     reference, *others = clouds

@@ -257,7 +257,7 @@ def test_the_digest_changes_with_the_graphs(mutag):
 # Reading several times
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(data=st.data())
 def test_a_collection_is_the_same_at_every_reading_and_however_it_is_cut(
     data, plain_graphs, plain_batch, assert_same_batch

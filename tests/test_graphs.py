@@ -21,7 +21,7 @@ from wegl_dask.graphs import (
     offsets_from_counts,
 )
 
-laws = settings(deadline=None, max_examples=50)
+laws = settings(max_examples=50)
 
 
 def graph(n_nodes, edges=(), *, labels=None, edge_labels=None, attributes=None, edge_attributes=None):

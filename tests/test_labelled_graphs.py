@@ -50,7 +50,7 @@ def test_a_graph_of_nothing_has_no_nodes():
     assert graph.edge_index.shape == (2, 0)
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(
     edges=st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5))),
     kind=st.sampled_from([nx.Graph, nx.DiGraph, nx.MultiGraph, nx.MultiDiGraph]),

@@ -146,7 +146,7 @@ def test_a_reference_scaled_about_a_point_is_embedded_along_the_rays(embedded, n
     np.testing.assert_allclose(result.phi[0], expected.ravel(), rtol=1e-9, atol=case.step / math.sqrt(n))
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(
     n=st.integers(1, 12),
     d=st.integers(1, 4),
@@ -227,7 +227,7 @@ def labelled_graphs(draw):
     return graphs
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(graphs=labelled_graphs(), virtual_node=st.booleans(), seed=st.integers(0, 1000))
 def test_small_graphs_keep_the_laws(*, make_batch, fit_points, graphs, virtual_node, seed):
     """Renumbering changes nothing, and the norms are bounded, where few nodes and labels make everything tie."""

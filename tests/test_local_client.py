@@ -248,7 +248,7 @@ def kill_workers(client):
 
 def announce_and_sleep(_):
     Event("running").set()
-    time.sleep(60)
+    time.sleep(600)
 
 
 def leave_tasks_running(client):
@@ -285,8 +285,9 @@ if __name__ == "__main__":
             start = time.monotonic()
             work(client)
         del client
-        assert time.monotonic() - start < 10, work
-        while open_things() != before and time.monotonic() - start < 10:
+        assert time.monotonic() - start < 120, work
+        start = time.monotonic()
+        while open_things() != before and time.monotonic() - start < 60:
             time.sleep(0.1)  # threads of Dask end when they next look whether they should
         assert open_things() == before, (work, before, open_things())
     print("all gone")
@@ -363,8 +364,9 @@ def script(tmp_path):
 
 def nothing_lives_in_group(group):
     """Wait for the processes of a group to end; those that are dead and not yet collected have ended."""
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
+        time.sleep(0.05)
         states = []
         for process in psutil.process_iter():
             with suppress(psutil.NoSuchProcess, ProcessLookupError):

@@ -296,7 +296,7 @@ def test_no_molecules_are_a_batch_of_no_graphs():
     assert graphs.node_categories.shape == (0, 9)
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(st.lists(st.sampled_from([*UNUSUAL.values(), "", "C1CC"]), max_size=6))
 def test_molecules_do_not_depend_on_their_neighbours(texts):
     graphs, rejected = graphs_from_smiles(texts)
@@ -309,7 +309,7 @@ def test_molecules_do_not_depend_on_their_neighbours(texts):
         np.testing.assert_array_equal(graph.edge_target, alone.edge_target)
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(st.text(st.sampled_from("CNOcn[]()=#@+-123%./\\H|:*>$ é\0\n"), max_size=25))
 def test_any_text_is_a_graph_or_rejected(text):
     graphs, rejected = graphs_from_smiles([text])

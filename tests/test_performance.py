@@ -15,7 +15,7 @@ def test_the_report_of_what_ran_is_a_page_in_the_folder(dask_client, tmp_path):
         dask_client.submit(sum, [1, 2], key="a-task-of-this-test", pure=False).result()
     page = (tmp_path / "performance-report.html").read_text(encoding="utf-8")
     assert page.lstrip().startswith("<!DOCTYPE html>")
-    assert "Dask Performance Report" in page
+    assert "a-task-of-this-test" in page
 
 
 def test_nothing_is_run_without_the_package_that_draws_it(tmp_path, monkeypatch):

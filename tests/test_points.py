@@ -158,7 +158,7 @@ def small_graphs(draw):
     return graphs
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(
     graphs=small_graphs(),
     edge_features=st.sampled_from(["none", "labels", "attributes", "weight"]),

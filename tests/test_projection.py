@@ -45,7 +45,7 @@ def test_moments_are_those_of_numpy(correlated, scatter):
     np.testing.assert_allclose(moments.deviations, covariance if scatter else np.diagonal(covariance), rtol=1e-9)
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(
     arrays(np.float64, st.tuples(st.integers(1, 20), st.integers(1, 4)), elements=st.floats(-1e3, 1e3)),
     st.data(),

@@ -3,7 +3,7 @@ import gc
 import dask.array as da
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from sklearn.cluster import KMeans
@@ -120,7 +120,6 @@ def test_points_that_differ_by_less_than_the_grid_are_one():
         kmeans_reference_in_memory(points, 3, epochs=1, step=STEP, seed=0)
 
 
-@settings(deadline=None)
 @given(
     points=arrays(np.float64, st.tuples(st.integers(4, 20), st.just(2)), elements=st.integers(-3, 3).map(float)),
     data=st.data(),
@@ -144,7 +143,6 @@ def test_normal_draws_have_the_mean_and_the_variance_asked_for():
     np.testing.assert_allclose(draws.var(axis=0), [4, 0.25], rtol=0.05)
 
 
-@settings(deadline=None)
 @given(
     points=arrays(np.float64, st.tuples(st.integers(4, 20), st.just(2)), elements=st.floats(-3, 3, width=16)),
     seed=st.integers(0, 5),

@@ -1,6 +1,7 @@
 import io
 import json
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 
 import numpy as np
@@ -8,13 +9,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from sklearn.decomposition import PCA
+from sklearn.metrics import roc_auc_score
 
 from wegl_dask.checksums import sealed
 from wegl_dask.errors import MissingDependencyError, WeglError
 from wegl_dask.pipeline import run_job
 from wegl_dask.reading import read_embeddings
+from wegl_dask.report import content as report_content
 from wegl_dask.report.content import GraphMap, _leading_components, read_content, spread
-from wegl_dask.report.figures import confusion, graph_map, short_names
+from wegl_dask.report.figures import confusion, graph_map, roc_curves, short_names
 from wegl_dask.report.job import write_report
 from wegl_dask.report.trained import TrainedModel
 from wegl_dask.run_rows import RunRows
@@ -263,6 +266,40 @@ def test_a_trained_model_is_shown_by_its_kind(kind, protocol, titles, trained_ru
     assert page.titles[-len(titles) :] == titles
     assert ("test" if protocol == "split" else "nested") in page.text
     assert "changed since" not in page.text
+
+
+def test_the_curve_of_folds_is_their_mean_whatever_the_scale_of_their_scores(trained_run):
+    rng = np.random.default_rng(0)
+    part, y = np.repeat(np.arange(10), 200), rng.integers(0, 2, 2000)
+    scores = (y + rng.normal(size=2000)) * np.where(part % 2, 100, 1) + 5 * (part % 3)
+    (trained,) = read_content(trained_run("binary", "cv")).trained
+    model = replace(trained, graph_id=[], part=part.astype(object), Y=y[:, None].astype(float), scores=scores[:, None])
+    areas = [roc_auc_score(y[part == fold], scores[part == fold]) for fold in range(10)]
+    assert roc_auc_score(y, scores) < np.mean(areas) - 0.02
+    curve = roc_curves([model]).renderers[-1].data_source.data
+    assert np.trapezoid(curve["y"], curve["x"]) == pytest.approx(np.mean(areas), abs=0.003)
+    assert (curve["x"][0], curve["y"][0], curve["x"][-1], curve["y"][-1]) == (0, 0, 1, 1)
+
+
+def test_pairs_of_large_graphs_are_left_out_and_counted(quickstart_run, monkeypatch):
+    whole = read_content(quickstart_run).approximation
+    sizes = read_embeddings(quickstart_run.url).num_nodes[whole.pairs].prod(axis=1)
+    monkeypatch.setattr(report_content, "PAIR_ENTRIES", int(np.median(sizes)))
+    some = read_content(quickstart_run)
+    small = sizes <= np.median(sizes)
+    np.testing.assert_array_equal(some.approximation.pairs, whole.pairs[small])
+    np.testing.assert_array_equal(some.approximation.wasserstein, whole.wasserstein[small])
+    assert some.n_large_pairs == 300 - small.sum() > 0
+    assert f"{some.n_large_pairs} pairs of large graphs were left out" in report_of(quickstart_run).text
+    monkeypatch.setattr(report_content, "PAIR_ENTRIES", 0)
+    assert read_content(quickstart_run).approximation is None
+    assert "300 pairs of large graphs were left out" in report_of(quickstart_run).text
+
+
+def test_wide_vectors_have_fewer_graphs_on_the_map(quickstart_run, monkeypatch):
+    content = read_content(quickstart_run)
+    monkeypatch.setattr(report_content, "MAP_BYTES", 8 * content.n_points * content.dimension * 17)
+    assert len(read_content(quickstart_run).graph_map.places) == 17
 
 
 def test_a_model_of_several_tasks_has_a_table_alone(trained_run):

@@ -62,7 +62,7 @@ def test_an_address_without_a_scheduler_is_one_message(address, reason):
         open_client(scheduler(address)),
     ):
         pass
-    assert time.monotonic() - start < 5
+    assert time.monotonic() - start < 25
 
 
 @pytest.mark.usefixtures("impatient")

@@ -123,7 +123,7 @@ def test_other_readers_see_the_same_rows(shard_file):
     assert pl.read_parquet(shard_file).to_dict(as_series=False) == pq.read_table(shard_file).to_pydict()
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(data=st.data())
 def test_what_is_written_is_read_back(data, plain_graphs, plain_batch, assert_same_batch):
     batch = plain_batch(data.draw(plain_graphs))
@@ -325,7 +325,7 @@ def test_an_altered_value_is_found_by_its_checksum(shard_file):
         read_shard(shard_file)
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(data=st.data())
 def test_a_damaged_file_is_read_or_refused_and_never_anything_else(data, two_graphs_bytes):
     content = bytearray(two_graphs_bytes)

@@ -67,7 +67,7 @@ def tied_graphs(draw):
     return [step * np.array(graph, dtype=float).reshape(-1, dimension) for graph in rows], dimension, step
 
 
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 @given(tied_graphs())
 def test_canonical_points_are_rounded_counted_and_sorted(case):
     graphs, dimension, step = case
@@ -93,7 +93,7 @@ def test_canonical_points_of_real_graphs_are_rounded_counted_and_sorted(embedded
         assert weights.tolist() == expected
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(tied_graphs(), st.randoms(use_true_random=False))
 def test_canonical_points_depend_neither_on_the_order_of_rows_nor_on_repetition(case, random):
     graphs, dimension, step = case
@@ -233,7 +233,7 @@ def test_plans_are_optimal_at_any_scale_of_the_costs(exponent):
         assert (reference_dual.mean() + dual.mean()) / scale == pytest.approx(best, rel=1e-10)
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(st.integers(1, 6), st.integers(1, 6), st.integers(1, 3), st.integers(0, 2**32 - 1), st.booleans())
 def test_small_problems_are_solved_to_the_optimum(n, m, d, seed, ties):
     """The optimum is found by assignment: every point is cut into pieces of mass 1 / (n m)."""
@@ -435,7 +435,7 @@ def test_a_plan_that_is_not_optimal_is_refused_with_the_number(three_graphs, mon
         exact_plan(uniform(4), uniform(5), costs * 2.0 ** -math.frexp(costs.max())[1])
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(st.lists(st.integers(0, 2), min_size=1, max_size=6), st.lists(st.integers(0, 2), min_size=1, max_size=6))
 def test_the_dual_keeps_to_the_costs_also_at_points_without_weight(reference_counts, counts):
     assume(sum(reference_counts) and sum(counts))

@@ -47,7 +47,7 @@ few_vectors = st.integers(0, 2**32 - 1).map(
 
 
 @pytest.mark.usefixtures("small_blocks")
-@settings(deadline=None, max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(vectors=few_vectors, k=st.integers(1, 22))
 def test_the_nearest_are_those_that_sorting_finds(vectors, k):
     own = np.arange(len(vectors))
@@ -65,7 +65,7 @@ def test_vectors_that_are_not_among_those_searched_may_find_themselves():
 
 
 @pytest.mark.usefixtures("small_blocks")
-@settings(deadline=None, max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(vectors=few_vectors, k=st.integers(1, 22), power=st.sampled_from([19, 20, 30, 37]))
 def test_the_nearest_of_vectors_whose_squares_single_precision_cannot_hold(vectors, k, power):
     vectors = vectors * np.float32(10.0**power)
@@ -119,7 +119,7 @@ def pairs_of(found):
 
 
 @pytest.mark.usefixtures("small_blocks")
-@settings(deadline=None, max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(vectors=few_vectors, threshold=st.sampled_from([0.0, 1.0, 1.5, 2.0, 100.0]))
 def test_close_pairs_are_all_pairs_within_the_threshold_once_each(vectors, threshold):
     distances = distances_between(vectors, vectors)

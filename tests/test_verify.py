@@ -4,7 +4,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from wegl_dask.embeddings import EmbeddingFormat, EmbeddingRows
@@ -286,7 +286,6 @@ def test_nan_in_a_vector_is_found_by_a_deep_check(run):
     assert found(run, deep=True) == ["data/part-00001.parquet: NaN or infinity in column embedding, row group 0"]
 
 
-@settings(deadline=None)
 @given(parts=st.lists(st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 12)), max_size=8), max_size=6))
 def test_repeated_rows_are_found_as_by_a_set(parts):
     rows = _SeenRows()

@@ -20,16 +20,18 @@ import shutil
 import sys
 import time
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pyarrow.parquet as pq
 import tomli_w
-from kill_harness import ROOT, RUN_SECONDS, Event, Job, count, is_expected, main
 
-sys.path.insert(0, str(ROOT))
+sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[2])]
 
-from wegl_dask.storage import RunFolder
-from wegl_dask.verify import verify_run
+from kill_harness import RUN_SECONDS, Event, Job, count, is_expected, main  # noqa: E402
+
+from wegl_dask.storage import RunFolder  # noqa: E402
+from wegl_dask.verify import verify_run  # noqa: E402
 
 KINDS = ("worker", "workers", "client", "client", "terminate", "terminate")
 STAGES = ("start", "known", "ingest", "embed", "finish")

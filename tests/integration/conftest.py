@@ -251,3 +251,42 @@ def copy_lines(whole, part, name, n_lines):
     with gzip.open(part / name, "wt", compresslevel=1) as file:
         file.writelines(lines)
     return lines
+
+
+@pytest.fixture
+def held(dask_client, replaced_on_workers, tmp_path, wait_until):
+    """Hold the workers back in a stage when some of its parts are there, until they are let go."""
+    gate = tmp_path / "gate"
+
+    def hold(stage, n_parts):
+        gate_file = str(gate)
+
+        def make(recording):
+            import time
+            from pathlib import Path
+
+            def held_recording(folder, at_stage, index, input_fingerprint):
+                deadline = time.monotonic() + 60
+                records = Path(folder.url, "records")
+                while (
+                    at_stage == stage and len([*records.glob(f"{stage}-*")]) >= n_parts and not Path(gate_file).exists()
+                ):
+                    if time.monotonic() > deadline:
+                        raise TimeoutError("nobody opened the gate")
+                    time.sleep(0.01)
+                return recording(folder, at_stage, index, input_fingerprint)
+
+            return held_recording
+
+        replaced_on_workers("wegl_dask.storage", "RunFolder.recording", make)
+
+    def release():
+        gate.touch()
+
+        def idle(dask_worker):
+            return not dask_worker.state.executing_count and not dask_worker.state.tasks
+
+        wait_until(lambda: all(dask_client.run(idle).values()), "the workers to be idle")
+
+    yield hold, release
+    gate.touch()

@@ -218,8 +218,8 @@ def network():
     network.close()
 
 
-# How soon a worker that is silent, or does not take a connection, is given up: 5 minutes and 30 s by default.
-SOON = {"DASK_DISTRIBUTED__SCHEDULER__WORKER_TTL": "5s", "DASK_DISTRIBUTED__COMM__TIMEOUTS__CONNECT": "3s"}
+# How soon a worker that is silent is given up: 5 minutes by default.
+SOON = {"DASK_DISTRIBUTED__SCHEDULER__WORKER_TTL": "20s"}
 
 
 @pytest.mark.clusters
@@ -257,6 +257,6 @@ def test_a_job_outlives_a_worker_that_is_cut_off_for_a_while_and_one_that_is_for
     # One that is away for too long ends, for whatever watches over it to start it again.
     network.plug(12, "down")
     removed = re.compile(r"Remove worker addr: tls://10\.77\.0\.12:")
-    wait_until(lambda: removed.search(scheduler.log.read_text()), "the worker to be given up")
+    wait_until(lambda: removed.search(scheduler.log.read_text()), "the worker to be given up", seconds=120)
     network.plug(12, "up")
     wait_until(lambda: workers[12].process.poll() is not None, "the worker to end")

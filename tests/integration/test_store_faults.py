@@ -5,7 +5,6 @@ import http.client
 import json
 import re
 import threading
-import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import parse_qs, urlsplit
 
@@ -192,10 +191,8 @@ def test_reading_and_listing_are_tried_again_too(folder, proxy, fault):
 )
 def test_a_store_that_goes_on_failing_is_given_up_after_so_many_attempts(folder, proxy, fault, message):
     proxy.fault = lambda *_: fault
-    started = time.monotonic()
     with pytest.raises(WeglError, match=rf"^cannot write s3://runs/.*/data/a: .*{message}"):
         folder.write("data/a", b"content")
-    assert time.monotonic() - started < 20
     assert proxy.faults() == [fault] * (1 if fault == "403" else 3)
     proxy.fault = lambda *_: None
     assert folder.listing("data") == {}

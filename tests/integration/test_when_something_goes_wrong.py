@@ -130,14 +130,17 @@ def test_a_full_disk(wegl, job, tmp_path, monkeypatch, whole, same_bytes):
     assert same_bytes(tmp_path / "out", whole)
 
 
-def test_a_command_that_was_stopped(command, wegl, job, job_file, wait_until, tmp_path, whole, same_bytes):
+def test_a_command_that_was_stopped(command, wegl, job, job_file, held, wait_until, tmp_path, whole, same_bytes):
     out = tmp_path / "out"
+    hold, release = held
+    hold("moments", 1)
     with command.start("run", job_file(job(out), "stopped.toml")) as process:
         wait_until(lambda: [*(out / "records").glob("ingest-*")], "the first part")
         process.send_signal(signal.SIGTERM)
         _, err = process.communicate(timeout=60)
     assert process.returncode == 143
     assert "stopped by SIGTERM" in err
+    release()
     code, output = wegl("status", out)
     assert code == 0
     assert "stopped; run the job again to go on" in output

@@ -1,7 +1,7 @@
 import itertools
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from wegl_dask.sources._cuts import EDGES_PER_SHARD, SPARSE, cut_by_nodes, shard_loads
@@ -10,7 +10,6 @@ SIZES = st.lists(st.tuples(st.integers(0, 50), st.integers(0, 5000)), min_size=1
 
 
 @given(sizes=SIZES, nodes_per_shard=st.integers(1, 200))
-@settings(deadline=None)
 def test_a_shard_has_no_more_nodes_or_edges_than_it_may_have_besides_its_last_graph(sizes, nodes_per_shard):
     nodes, edges = np.array(sizes).T
     edges = edges * 1000

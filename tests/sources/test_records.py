@@ -119,7 +119,7 @@ SIZES = st.tuples(st.integers(1, 60), st.integers(1, 40))
 """Bytes of a cut, and of a block."""
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(
     rows=st.lists(st.lists(TEXTS, min_size=2, max_size=3), min_size=1, max_size=12),
     quoting=st.sampled_from([csv.QUOTE_MINIMAL, csv.QUOTE_ALL]),
@@ -140,7 +140,7 @@ def test_whatever_the_csv_module_writes_is_cut_into_the_same_rows(tmp_path_facto
     assert [part.first_row for part in ranges] == np.cumsum([0, *(part.n_rows for part in ranges[:-1])]).tolist()
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(text=TEXTS)
 def test_any_text_is_cut_where_the_csv_module_sees_rows(tmp_path_factory, text):
     path = tmp_path_factory.mktemp("csv") / "rows.csv"
@@ -154,7 +154,7 @@ def test_any_text_is_cut_where_the_csv_module_sees_rows(tmp_path_factory, text):
         assert [next(csv.reader([row.decode()])) for row in all_rows(str(path), CSV)] == expected
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(
     texts=st.lists(st.text(st.sampled_from("ab\n$ "), max_size=12).filter(lambda text: "\n$$$$" not in f"\n{text}")),
     sizes=SIZES,

@@ -322,7 +322,7 @@ def test_the_same_input_is_cut_with_the_same_fingerprints_and_another_with_other
     assert scan("a.csv")[0]["units"][0][0]["fingerprint"] != first[0]["units"][0][0]["fingerprint"]
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(
     rows=st.lists(
         st.tuples(st.sampled_from(["CO", "C1CC1", "c1ccccc1", "bad", ""]), st.sampled_from(["1", "x,y", 'a\n"b"', ""])),

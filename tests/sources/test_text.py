@@ -3,7 +3,7 @@ import io
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from wegl_dask.errors import SourceError
@@ -29,7 +29,6 @@ class CountingStream(io.BytesIO):
         return data
 
 
-@settings(deadline=None)
 @given(data=st.data(), block=st.integers(1, 60), n_lines=st.integers(1, 60), compressed=st.booleans())
 def test_any_ranges_of_lines_in_any_order_are_the_lines_of_the_file(data, block, n_lines, compressed):
     with pytest.MonkeyPatch.context() as patch:

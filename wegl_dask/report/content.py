@@ -30,11 +30,17 @@ ROW_SAMPLE = 100_000
 MAP_SAMPLE = 5_000
 """Graphs on the map, at most."""
 
+MAP_BYTES = 256_000_000
+"""Of their vectors in double precision, at most."""
+
 GRAPH_SAMPLE = 300
 """Graphs whose points are shown, at most."""
 
 PAIR_SAMPLE = 300
 """Pairs of these graphs whose distances are compared, at most."""
+
+PAIR_ENTRIES = 250_000
+"""Pairs of nodes of two graphs that are compared, at most: such an exact plan takes some hundredths of a second."""
 
 POINT_SAMPLE = 4_000
 """Points that are shown, at most."""
@@ -115,7 +121,9 @@ class ReportContent:
     points : Points or None
         None where the run has not kept its graphs, or points have one coordinate alone.
     approximation : Approximation or None
-        Of pairs of a sample of graphs; None where the run has not kept its graphs, or has one alone.
+        Of pairs of a sample of graphs; None where the run has not kept its graphs, has one alone, or large ones alone.
+    n_large_pairs : int
+        Pairs of the sample that were not compared, as their graphs are large.
     graph_map : GraphMap or None
         None for fewer than three graphs.
     trained : list of TrainedModel
@@ -137,6 +145,7 @@ class ReportContent:
     variance: Variance | None
     points: Points | None
     approximation: Approximation | None
+    n_large_pairs: int
     graph_map: GraphMap | None
     trained: list[TrainedModel]
 
@@ -159,6 +168,7 @@ def read_content(folder: RunFolder) -> ReportContent:
     for record in records:
         reasons.update(record.extra.get("reasons", {}))
         solved.update(record.extra.get("solved", {}))
+    approximation, n_large_pairs = _approximation(folder, rows)
     sampled = rows.values(spread(rows.n_rows, ROW_SAMPLE), ("num_nodes", "transport_cost"))
     return ReportContent(
         location=folder.location(),
@@ -176,7 +186,8 @@ def read_content(folder: RunFolder) -> ReportContent:
         transport_cost=sampled.column("transport_cost").to_numpy(),
         variance=_variance(folder, rows),
         points=_points(folder, rows),
-        approximation=_approximation(folder, rows),
+        approximation=approximation,
+        n_large_pairs=n_large_pairs,
         graph_map=_graph_map(rows),
         trained=read_trained(folder, current),
     )
@@ -240,11 +251,16 @@ def _points(folder: RunFolder, rows: RunRows) -> Points | None:
     return Points(sample=sample[:, :2], reference=reference[:, :2], n_graphs=len(graphs))
 
 
-def _approximation(folder: RunFolder, rows: RunRows) -> Approximation | None:
+def _approximation(folder: RunFolder, rows: RunRows) -> tuple[Approximation | None, int]:
+    """Compare pairs of a sample of graphs; say how many pairs were left out for their size."""
     graphs = _sampled_graphs(folder, rows)
     if len(graphs) < 2:
-        return None
-    return compare_pairs(rows, graphs[sample_pairs(len(graphs), PAIR_SAMPLE, seed=0)])
+        return None, 0
+    pairs = sample_pairs(len(graphs), PAIR_SAMPLE, seed=0)
+    sizes = rows.values(graphs, ("num_nodes",)).column(0).to_numpy().astype(np.int64)
+    small = sizes[pairs].prod(axis=1) <= PAIR_ENTRIES
+    compared = compare_pairs(rows, graphs[pairs[small]]) if small.any() else None
+    return compared, int((~small).sum())
 
 
 def _sampled_graphs(folder: RunFolder, rows: RunRows) -> IntArray:
@@ -262,12 +278,12 @@ def _graph_map(rows: RunRows) -> GraphMap | None:
     groups = spread(len(rows.groups), SAMPLED_GROUPS)
     starts = rows.group_starts
     here = np.concatenate([np.arange(starts[group], starts[group + 1]) for group in groups])
-    chosen = here[spread(len(here), MAP_SAMPLE)]
+    chosen = here[spread(len(here), max(3, min(MAP_SAMPLE, MAP_BYTES // (8 * rows.form.width))))]
     if len(chosen) < 3:
         return None
     vectors = rows.take(chosen).astype(np.float64)
     vectors -= vectors.mean(axis=0)
-    total = float((vectors**2).sum())
+    total = float(np.vdot(vectors, vectors))
     left, singular, _ = _leading_components(vectors)
     shares = singular**2 / total if total > 0 else np.zeros(2)
     return GraphMap(
@@ -283,6 +299,6 @@ def _leading_components(centred: FloatMatrix) -> tuple[FloatMatrix, FloatMatrix,
 
     n, d = centred.shape
     # Rows and columns of zeros change nothing, and one row or column alone has one component.
-    filled = np.pad(centred, ((0, max(0, 2 - n)), (0, max(0, 2 - d))))
+    filled = centred if min(n, d) >= 2 else np.pad(centred, ((0, max(0, 2 - n)), (0, max(0, 2 - d))))
     left, singular, right = randomized_svd(filled, 2, random_state=0)
     return left[:n], singular, right[:, :d]

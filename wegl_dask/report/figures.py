@@ -171,7 +171,7 @@ def roc_curves(models: Sequence[TrainedModel]) -> Figure | None:
         y, scores = model.Y[model.measured], model.scores[model.measured]
         if y.shape[1] != 1 or len(np.unique(y)) < 2:
             continue
-        false, true, _ = roc_curve(y[:, 0], scores[:, 0])
+        false, true = _roc_curve(model, y[:, 0], scores[:, 0])
         keep = np.unique(np.linspace(0, len(false) - 1, N_ROC_POINTS).round().astype(int))
         name = model.metrics["model"]
         source = ColumnDataSource({"x": false[keep], "y": true[keep], "model": [name] * len(keep)})
@@ -181,6 +181,19 @@ def roc_curves(models: Sequence[TrainedModel]) -> Figure | None:
     plot.legend.location = "bottom_right"
     _hover(plot, shown, [("model", "@model"), ("false positive", "@x{0.0 %}"), ("true positive", "@y{0.0 %}")])
     return plot
+
+
+def _roc_curve(model: TrainedModel, y: FloatMatrix, scores: FloatMatrix) -> tuple[FloatMatrix, FloatMatrix]:
+    """Compute false and true positive rates; of folds, the mean of their curves, as each has a scale of its own."""
+    parts = model.part[model.measured]
+    both = [part for part in dict.fromkeys(parts) if len(np.unique(y[parts == part])) == 2]
+    if model.metrics["protocol"] == "split" or not both:
+        false, true, _ = roc_curve(y, scores)
+        return false, true
+    grid = np.linspace(0, 1, N_ROC_POINTS)
+    curves = [np.interp(grid, *roc_curve(y[parts == part], scores[parts == part])[:2]) for part in both]
+    # Where a curve rises at 0 its lower end is meant.
+    return np.append(0.0, grid), np.append(0.0, np.mean(curves, axis=0))
 
 
 def confusion(model: TrainedModel) -> Figure:

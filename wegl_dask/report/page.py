@@ -9,7 +9,6 @@ from bokeh.embed import components
 from bokeh.resources import Resources
 from jinja2 import Environment, StrictUndefined
 
-from wegl_dask.approximation import Approximation
 from wegl_dask.progress import counted, format_bytes, format_seconds
 from wegl_dask.report import figures as draw
 from wegl_dask.report.content import ReportContent
@@ -81,20 +80,29 @@ def _sentences(content: ReportContent) -> list[str]:
         f"Diffusion: {spec.diffusion.layers} layers, pooling {spec.diffusion.pooling}{virtual}.",
         f"Reference: {spec.reference.kind}. Seed: {spec.seed}.",
         f"Transport plans: {solved}.",
-        *([] if content.approximation is None else [_approximation(content.approximation)]),
+        *_approximation(content),
     ]
 
 
-def _approximation(approximation: Approximation) -> str:
-    found = approximation.summary()
+def _approximation(content: ReportContent) -> list[str]:
+    left_out = (
+        f" {counted(content.n_large_pairs, 'pair')} of large graphs were left out." if content.n_large_pairs else ""
+    )
+    if content.approximation is None:
+        return [f"Distances were not compared with 2-Wasserstein distances.{left_out}"] if left_out else []
+    found = content.approximation.summary()
     n_pairs = counted(int(found["pairs"] - found["equal_pairs"]), "pair")
-    if not approximation.apart.any():
-        return "Distances: no pair of graphs that differ was found to compare them with 2-Wasserstein distances."
-    return (
+    if not content.approximation.apart.any():
+        return [
+            "Distances: no pair of graphs that differ was found to compare them with 2-Wasserstein distances."
+            + left_out
+        ]
+    text = (
         f"Distances of vectors, on {n_pairs} of a sample of graphs: off the exact 2-Wasserstein distance by "
         f"{found['mean_relative_error']:.1%} on average, below it for {found['fraction_below']:.0%}; the certified bound is "
         f"{found['bound_mean_ratio']:.2f} times as large on average, and broken by {counted(int(found['bound_broken']), 'pair')}."
     )
+    return [text + left_out]
 
 
 def _rows(content: ReportContent) -> list[tuple[str, str]]:
@@ -156,7 +164,7 @@ def _training_figures(trained: list[TrainedModel]) -> list[_Figure]:
     figures = []
     curves = draw.roc_curves(trained)
     if curves is not None:
-        figures.append(_Figure("ROC curves", "Of the part test, or of all folds together.", curves))
+        figures.append(_Figure("ROC curves", "Of the part test, or the mean of the folds' curves.", curves))
     for model in trained:
         name, metrics = model.metrics["model"], model.metrics
         on = 'the part "test", first seed' if metrics["protocol"] == "split" else "all folds, each by its own choice"

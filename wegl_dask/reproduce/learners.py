@@ -21,7 +21,7 @@ GRID_VERSION = 3
 """Increased when the groups of candidates of a model of table 3 change, or the order that they are measured in."""
 
 SVM_ITERATIONS = 100_000
-"""Steps of the solver of an SVM: a penalty that needs more has overfitted, and more would not make it the best."""
+"""Steps after which the solver of an SVM ends, converged or not: a large penalty can need many more."""
 
 BOOSTED_WHOLE = 100_000
 """Numbers in all vectors, rows times columns, up to which gradient boosting looks at all columns."""

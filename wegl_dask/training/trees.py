@@ -27,7 +27,7 @@ def smallest_split(candidate: Candidate) -> int:
 
 
 class RandomForest(Learner):
-    """Random forests with balanced classes (paper, appendix "Implementation Details").
+    """Random forests (paper, appendix "Implementation Details"), with balanced classes, of which the paper says nothing.
 
     Notes
     -----
