@@ -64,6 +64,15 @@ def test_what_was_measured_on_other_data_is_measured_anew(made_up, tmp_path):
     assert [changes["seed"] for changes in data_set.asked] == [0, 1]
 
 
+@pytest.mark.parametrize(("name", "other"), [("WIDTH", 100), ("LAYERS", 7), ("POOLING", "concat"), ("FOREST", {})])
+def test_what_was_measured_with_other_settings_is_measured_anew(name, other, made_up, tmp_path, monkeypatch):
+    measure(made_up(lambda _: 1.0), tmp_path, kmeans=1)
+    monkeypatch.setattr(reference, name, other)
+    data_set = made_up(lambda _: 1.0)
+    measure(data_set, tmp_path, kmeans=1)
+    assert [changes["seed"] for changes in data_set.asked] == [0]
+
+
 @pytest.mark.parametrize("kind", reference.KINDS)
 def test_every_kind_is_a_job_file(kind, made_up, tmp_path):
     data_set = made_up(lambda _: 1.0)

@@ -1,5 +1,6 @@
 import json
 import re
+from dataclasses import replace
 
 import numpy as np
 import ot
@@ -111,6 +112,10 @@ def test_the_crossing_is_the_last_one():
     assert crossing(lp, growth(0.1, (10, 100, 1000), (0.5, 100.0, 100.0))) == pytest.approx(10**2.5)
     assert crossing(lp, growth(0.1, (10, 100), (2.0, 11.0))) is None
     assert crossing(lp, growth(0.1, (10, 100), (0.5, 1.0))) == 10
+    # Where it did not converge it has solved nothing.
+    quick = replace(growth(0.1, (10, 100, 1000), (2.0, 11.0, 1.0)), converged=(True, True, False))
+    assert crossing(lp, quick) is None
+    assert crossing(lp, replace(quick, converged=(False, False, False))) is None
 
 
 def test_the_table_names_the_crossing_and_what_was_not_measured(tmp_path):

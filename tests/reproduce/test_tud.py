@@ -142,19 +142,20 @@ def test_the_first_groups_alone_are_searched():
     assert found.chosen == {"layers": 4, "part": "first"}
 
 
-def test_steps_have_the_fingerprint_of_their_data_among_their_settings():
+def test_steps_have_their_data_and_what_their_model_follows_from_among_their_settings(monkeypatch):
     asked = []
 
     class Settings(Answers):
         def step(self, name, settings, compute):
-            asked.append(settings["data"])
+            asked.append((settings["data"], settings["bins"]))
             return super().step(name, settings, compute)
 
+    monkeypatch.setattr(tud, "CONSTANTS", {"random-forest": {"bins": 3}})
     plan = tud.Plan(layers=[3], models=["random-forest"])
     tud.compute_cells(
         plan, SimpleNamespace(fingerprint="of them"), Settings({3: 0.7}), None, name="MUTAG", pooling="concat"
     )
-    assert asked == ["of them", "of them"]
+    assert asked == [("of them", 3), ("of them", 3)]
 
 
 def test_a_cell_is_short_when_it_is_more_than_a_deviation_below_the_paper():
@@ -181,7 +182,7 @@ def test_the_table_sets_our_best_cell_beside_the_papers_and_says_what_is_not_the
     # The paper's best on MUTAG is GBDT with concat, 89.3.
     assert "| MUTAG | 89.3 ± 6.6 (GBDT, concat) | 89.0 ± 1.0 (MLP, final) | 88.0 ± 1.0 | below | 2 | 0 |" in table
     assert "Not computed yet: PTC_MR, ENZYMES, PROTEINS, IMDB-BINARY." in table
-    assert "Layers 3, 4; the whole grid with the best 2 of them." in table
+    assert "Layers 3, 4, with the whole grid." in table
     assert "13 of 15 cells are not computed yet." in table
     assert "Seed 0, 1; numpy 2; 2026-11-28 to 2026-11-30." in table
 
@@ -194,15 +195,21 @@ def test_the_nested_number_has_a_column_where_it_was_computed():
     ]
 
 
-def test_cells_of_other_numbers_of_layers_are_told_apart():
+def test_cells_of_other_grids_are_told_apart():
     cells = [
         cell([80.0, 84.0], None),
         cell([81.0, 82.0], None, pooling="concat"),
         cell([70.0, 72.0], None, model="mlp"),
+        cell([70.0, 72.0], None, model="gradient-boosting"),
+        cell([70.0, 72.0], None, model="svm-linear"),
     ]
-    lines = tud_table(cells, [HOW, HOW, {**HOW, "layers": [3]}]).splitlines()
-    assert "- RF, final; RF, concat: layers 3, 4; the whole grid with the best 2 of them." in lines
+    one, none = {**HOW, "shortlisted": 1}, {**HOW, "shortlisted": 0}
+    lines = tud_table(cells, [one, one, {**one, "layers": [3]}, none, none]).splitlines()
+    assert "- RF, final; RF, concat: layers 3, 4; the whole grid with the best 1 of them." in lines
     assert "- MLP, final: layers 3, with the whole grid." in lines
+    assert "- GBDT, final: layers 3, 4; the first group of candidates alone." in lines
+    # It has one group of candidates.
+    assert "- SVM-Linear, final: layers 3, 4, with the whole grid." in lines
     assert "Layers 3, 4; the first group of candidates alone." in tud_table(cells[:1], [{**HOW, "shortlisted": 0}])
     assert "Layers 3, with the whole grid." in tud_table(cells[:1], [{**HOW, "layers": [3]}]).splitlines()
 

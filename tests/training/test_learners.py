@@ -282,6 +282,15 @@ def test_the_seed_of_automl_is_that_of_its_forests(make_problem, monkeypatch):
     assert [forest.random_state for forest in forests] == [3, 4]
 
 
+def test_the_scores_of_a_forest_do_not_depend_on_the_threads_that_it_is_fitted_with(make_problem):
+    problem = make_problem("binary", n=2000, width=20)
+    learner = learner_of("random-forest", problem)
+    candidate = {"n_estimators": 40, "min_samples_leaf": 1}
+    found = [fitted(learner, problem, {**candidate, "n_jobs": 2}, slice(None)) for _ in range(5)]
+    expected = fitted(learner, problem, candidate, slice(None))
+    assert all(np.array_equal(each, expected) for each in found)
+
+
 def test_the_forests_of_automl_are_balanced_and_all_of_one_size(make_problem):
     pytest.importorskip("flaml")
     pytest.importorskip("xgboost")

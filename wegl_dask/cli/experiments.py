@@ -131,11 +131,13 @@ def sinkhorn(data: str, output: str, *, workers: int | None) -> None:
     from wegl_dask.cluster import open_client  # noqa: PLC0415
     from wegl_dask.pipeline import run_job  # noqa: PLC0415
     from wegl_dask.reproduce import sinkhorn as job  # noqa: PLC0415
-    from wegl_dask.reproduce.embedding import graph_fingerprint, run_shipped  # noqa: PLC0415
+    from wegl_dask.reproduce.embedding import run_shipped  # noqa: PLC0415
     from wegl_dask.reproduce.ledger import Ledger  # noqa: PLC0415
     from wegl_dask.reproduce.sinkhorn_results import RESULTS, write_results  # noqa: PLC0415
     from wegl_dask.run_rows import RunRows  # noqa: PLC0415
     from wegl_dask.spec import ClusterTable  # noqa: PLC0415
+    from wegl_dask.storage import RunFolder  # noqa: PLC0415
+    from wegl_dask.training.results import data_fingerprint  # noqa: PLC0415
 
     molecules: list[job.Molecules] = []
     growth: list[job.Growth] = []
@@ -144,13 +146,13 @@ def sinkhorn(data: str, output: str, *, workers: int | None) -> None:
         run = folder.location("run")
         with open_client(ClusterTable(workers=workers, dashboard_address=None)) as client:
             run_shipped(run_job, _molhiv_toml(), data, run, client)
-        read = graph_fingerprint(run)
+        read = data_fingerprint(RunFolder(run))
         rows = RunRows.open(run)
         places = np.unique(np.linspace(0, rows.n_rows - 1, job.N_GRAPHS).astype(np.int64))
         for found in job.compare_on_molecules(rows.points(places), rows.model.reference, ledger, data=read):
             molecules.append(found)
             write_results(folder, molecules, growth)
-        places = np.linspace(0, rows.n_rows - 1, job.POOL_GRAPHS).astype(np.int64)
+        places = np.unique(np.linspace(0, rows.n_rows - 1, job.POOL_GRAPHS).astype(np.int64))
         pool = np.unique(rows.points(places).points, axis=0)
         for series in job.measure_growth(pool, ledger, data=read):
             growth.append(series)

@@ -1,6 +1,6 @@
 """The models of tables 2 and 3: those of `wegl_dask.training`, and cheaper ones where the whole grid would take days."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -28,6 +28,14 @@ BOOSTED_WHOLE = 100_000
 
 VARIANCE_KEPT = 0.999
 """Share of the variance of the vectors in the principal components that the perceptron sees."""
+
+CONSTANTS: Mapping[str, Mapping[str, float]] = {
+    "svm-linear": {"svm_iterations": SVM_ITERATIONS},
+    "svm-rbf": {"svm_iterations": SVM_ITERATIONS},
+    "gradient-boosting": {"boosted_whole": BOOSTED_WHOLE},
+    "mlp": {"variance_kept": VARIANCE_KEPT},
+}
+"""What the scores of a model follow from, beyond its candidates."""
 
 
 def table_learner(name: ModelName, problem: Problem) -> Learner:

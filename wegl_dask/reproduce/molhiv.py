@@ -233,7 +233,9 @@ class Molhiv:
             fitted = self._workers.map(f"{method.graphs}, {setting.name}", fit, fits, (task.problem.Y, task.problem.X))
             return task.metric(task.problem.Y[valid], np.mean([scores for scores, _ in fitted], axis=0), 0.5)
 
-        result: float = self._step(f"{method.graphs}-{setting.name}-screen", compute, forest=SCREENING)
+        result: float = self._step(
+            f"{method.graphs}-{setting.name}-screen", compute, forest=SCREENING, seeds=list(SCREENING_SEEDS)
+        )
         return result
 
     def _search(self, method: Method, setting: Setting) -> Candidate:

@@ -80,7 +80,14 @@ def measure_references(
                 new.append(kind)
                 return _areas(data_set, workers, kind, seed, threads)
 
-            settings = {"forest": FOREST, "numerics_version": NUMERICS_VERSION, "data": data_set.fingerprint}
+            settings = {
+                "forest": FOREST,
+                "width": WIDTH,
+                "layers": LAYERS,
+                "pooling": POOLING,
+                "numerics_version": NUMERICS_VERSION,
+                "data": data_set.fingerprint,
+            }
             found[kind].append(ledger.step(f"reference-{kind}-{seed}", settings, compute))
             if new:
                 yield so_far()

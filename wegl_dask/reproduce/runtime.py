@@ -12,7 +12,7 @@ import numpy as np
 
 from wegl_dask.graphs import GraphBatch
 from wegl_dask.reproduce.ledger import Ledger
-from wegl_dask.reproduce.runtime_methods import GIN_EPOCHS, Labels, Timing, time_gin, time_wegl, time_wwl
+from wegl_dask.reproduce.runtime_methods import CONSTANTS, GIN_EPOCHS, Labels, Timing, time_gin, time_wegl, time_wwl
 from wegl_dask.spec import JobSpec
 from wegl_dask.version import NUMERICS_VERSION
 
@@ -82,7 +82,9 @@ def measure(
     for method in methods:
         settings = {
             "graphs": graphs.n_graphs,
+            "part": PART,
             "longest": LONGEST,
+            **CONSTANTS[method],
             "numerics_version": NUMERICS_VERSION,
             "data": data,
         }

@@ -2,7 +2,7 @@
 
 import io
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import redirect_stdout
 from dataclasses import dataclass
 from typing import Any
@@ -25,6 +25,13 @@ KERNEL_LAYERS = 4
 """Iterations of the Weisfeiler-Lehman scheme, as many as WEGL has layers."""
 
 GIN_LAYERS, GIN_WIDTH, GIN_EPOCHS, GIN_BATCH = 5, 32, 300, 16
+
+CONSTANTS: Mapping[str, Mapping[str, int]] = {
+    "wegl": {},
+    "wwl": {"kernel_layers": KERNEL_LAYERS},
+    "gin": {"gin_layers": GIN_LAYERS, "gin_width": GIN_WIDTH, "gin_epochs": GIN_EPOCHS, "gin_batch": GIN_BATCH},
+}
+"""What is timed, by method, beyond the settings of a job."""
 
 
 @dataclass(frozen=True)

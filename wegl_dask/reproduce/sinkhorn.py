@@ -167,12 +167,13 @@ def _fitting(sizes: Sequence[int], n_points: int) -> list[int]:
 
 
 def crossing(exact: Growth, entropic: Growth) -> float | None:
-    """Find the number of points from which on the entropic solver is faster, between two that were measured.
+    """Find the number of points from which on the entropic solver is faster, between two at which it converged.
 
     Returns
     -------
     float or None
-        By interpolation on logarithmic scales; None if the exact solver is the faster at the largest common size.
+        By interpolation on logarithmic scales; None if the exact solver is the faster at the largest of these sizes, or
+        there is none.
 
     Examples
     --------
@@ -180,12 +181,13 @@ def crossing(exact: Growth, entropic: Growth) -> float | None:
     >>> round(crossing(lp, Growth(0.1, (10, 1000), (10.0, 1e3), (True, True), 2000)), 6)
     100.0
     """
-    common = [size for size in exact.sizes if size in entropic.sizes]
+    converged = {size for size, is_converged in zip(entropic.sizes, entropic.converged, strict=True) if is_converged}
+    common = [size for size in exact.sizes if size in converged]
     # Positive where the exact solver takes longer.
     lead = [
         np.log(exact.seconds[exact.sizes.index(size)] / entropic.seconds[entropic.sizes.index(size)]) for size in common
     ]
-    if lead[-1] <= 0:
+    if not lead or lead[-1] <= 0:
         return None
     for i in range(len(common) - 1, 0, -1):
         if lead[i - 1] <= 0:

@@ -112,23 +112,22 @@ def _preface(how: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _layers(cells: Sequence[Cell], how: Sequence[Mapping[str, Any]]) -> str:
-    """Say with which numbers of layers the cells of a data set were measured, once for those that have them alike."""
-    alike: dict[tuple[int, ...], list[tuple[str, int]]] = {}
+    """Say what the cells of a data set were measured with, once for those that have it alike."""
+    alike: dict[str, list[str]] = {}
     for cell, each in zip(cells, how, strict=True):
-        layers = tuple(sorted(each["layers"]))
-        alike.setdefault(layers, []).append((_title(cell.model, cell.pooling), min(each["shortlisted"], len(layers))))
-    lines = []
-    for layers, of_cells in alike.items():
-        titles = f"{'; '.join(title for title, _ in of_cells)}: layers" if len(alike) > 1 else "Layers"
-        shortlisted = " or ".join(map(str, sorted({number for _, number in of_cells})))
-        if shortlisted == "0":
-            grid = "; the first group of candidates alone"
-        elif len(layers) > 1:
+        layers = sorted(each["layers"])
+        # An SVM has one group of candidates.
+        shortlisted = len(layers) if cell.model.startswith("svm") else min(each["shortlisted"], len(layers))
+        if shortlisted == len(layers):
+            grid = ", with the whole grid"
+        elif shortlisted:
             grid = f"; the whole grid with the best {shortlisted} of them"
         else:
-            grid = ", with the whole grid"
-        lines.append(f"{titles} {', '.join(map(str, layers))}{grid}.")
-    return lines[0] if len(lines) == 1 else "\n".join(f"- {line}" for line in lines)
+            grid = "; the first group of candidates alone"
+        alike.setdefault(f"layers {', '.join(map(str, layers))}{grid}.", []).append(_title(cell.model, cell.pooling))
+    if len(alike) == 1:
+        return next(iter(alike)).capitalize()
+    return "\n".join(f"- {'; '.join(titles)}: {text}" for text, titles in alike.items())
 
 
 def _summary(cells: Sequence[Cell], names: Sequence[str]) -> list[str]:

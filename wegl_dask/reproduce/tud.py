@@ -19,7 +19,7 @@ import numpy.typing as npt
 from wegl_dask.errors import JobFileError
 from wegl_dask.reading import Embeddings
 from wegl_dask.reproduce.embedding import DataSet
-from wegl_dask.reproduce.learners import GRID_VERSION, table_learner
+from wegl_dask.reproduce.learners import CONSTANTS, GRID_VERSION, table_learner
 from wegl_dask.reproduce.ledger import Ledger
 from wegl_dask.reproduce.paper import PaperCell, paper_cell
 from wegl_dask.training.crossvalidation import cross_validate
@@ -263,6 +263,7 @@ class _CellSearch:
             "folds": N_FOLDS,
             "inner_folds": inner_folds,
             "grid_version": GRID_VERSION,
+            **CONSTANTS.get(model, {}),
             "numerics_version": NUMERICS_VERSION,
             "data": self.data_set.fingerprint,
         }

@@ -12,7 +12,7 @@ from sklearn.ensemble import (
     RandomForestRegressor,
 )
 
-from wegl_dask.training.learner import Arrays, Candidate, Fold, Labels, Learner, grid
+from wegl_dask.training.learner import Arrays, Candidate, Fold, Held, Labels, Learner, grid
 from wegl_dask.training.problem import FloatMatrix
 
 LEAF_SIZES = (1, 2, 5)
@@ -48,6 +48,20 @@ class RandomForest(Learner):
         if self.n_classes:
             return RandomForestClassifier(**candidate, class_weight="balanced", random_state=seed)
         return RandomForestRegressor(**candidate, random_state=seed)
+
+    def _fit(
+        self,
+        candidate: Candidate,
+        X: npt.NDArray[np.float32],
+        y: npt.NDArray[Any],
+        seed: int,
+        held: Held | None,
+    ) -> Any:
+        forest = super()._fit(candidate, X, y, seed, held)
+        if "n_jobs" in candidate:
+            # Several threads would add up what the trees predict in the order in which they are done.
+            forest.n_jobs = 1
+        return forest
 
     def _search(self, shared: Arrays, y: Labels, fold: Fold, group: Sequence[Candidate], seed: int) -> FloatMatrix:
         (X,) = shared
