@@ -31,6 +31,7 @@ from wegl_dask.transport import (
     WeightedPoints,
     first_entropic,
     largest_exact,
+    marginals_off,
 )
 
 try:
@@ -133,10 +134,7 @@ def embed_points(
         )
         result.put(graphs, others)
     for graph in np.flatnonzero(too_large).tolist():
-        reason = (
-            f"sinkhorn solver: marginals of the plan are off by {errors[graph]:.1e}; {MARGINAL_TOLERANCE:.0e} is allowed; "
-            f"{TOO_LARGE_FOR_EXACT}"
-        )
+        reason = f"{marginals_off(errors[graph], 'sinkhorn solver')}; {TOO_LARGE_FOR_EXACT}"
         result.put(np.array([graph]), Embeddings.unsolved(1, reference.size, reason))
     return result
 

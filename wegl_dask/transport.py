@@ -512,9 +512,12 @@ def _require_marginals(plan: FloatMatrix, reference_weights: FloatMatrix, weight
 
 def _require_small(error: float, who: str) -> None:
     if not error <= MARGINAL_TOLERANCE:
-        raise MarginalsError(
-            f"{who}: marginals of the plan are off by {error:.1e}; {MARGINAL_TOLERANCE:.0e} is allowed"
-        )
+        raise MarginalsError(marginals_off(error, who))
+
+
+def marginals_off(error: float, who: str) -> str:
+    """Say that a plan of the solver `who` has not converged."""
+    return f"{who}: marginals of the plan are off by {error:.1e}; {MARGINAL_TOLERANCE:.0e} is allowed"
 
 
 def _with_duals_of_weightless_points(

@@ -248,6 +248,12 @@ class Job:
                 process.wait()
                 psutil.wait_procs(orphans, timeout=30)
 
+    def finish(self):
+        """Run the command undisturbed."""
+        with self.started() as process:
+            if process.wait(RUN_SECONDS) != 0:
+                raise SystemExit(process.message())
+
     def disturbed(self, events, happened, has_come, scheduler=None):
         """Run the command once; take events off the list as they come: exit code, message, kind of the last event.
 
@@ -394,22 +400,15 @@ class Harness:
         molhiv_head(data, root, n_graphs)
         self.job_path = write_job(work, root, nodes_per_shard=max(100, 25 * n_graphs // 40))
         self.undisturbed = work / "undisturbed"
-        with self.job(self.undisturbed).started() as process:
-            if process.wait(RUN_SECONDS) != 0:
-                raise SystemExit(process.message())
+        self.job(self.undisturbed).finish()
         self.n_shards = count(self.undisturbed / "data", "part-*.parquet")
-        check = self.rows(self.undisturbed)
+        check = column(self.undisturbed, "source_row")
         if sorted(check) != sorted(range(n_graphs)):
             raise SystemExit("the undisturbed run has lost or doubled rows")
         self.scheduler = None
 
     def job(self, out, *arguments):
         return Job("run", str(self.job_path), "--set", f"output.path={out}", *arguments)
-
-    def rows(self, out):
-        """Numbers of the input's rows that are in data/ or rejected/."""
-        paths = [*out.glob("data/part-*.parquet"), *out.glob("rejected/part-*.parquet")]
-        return [row for path in paths for row in pq.read_table(path, columns=["source_row"]).column(0).to_pylist()]
 
     def round(self):
         """Run one job to its end through all that happens to it, and look at what it has made."""
@@ -445,10 +444,7 @@ class Harness:
     def compare(self, out):
         """List what is not as in the undisturbed run."""
         other = [name for name in SUBFOLDERS if contents(out / name) != contents(self.undisturbed / name)]
-        problems = self.state.compare(range(self.n_graphs), self.rows(out), other)
-        problems += [{"verify": str(problem)} for problem in verify_run(RunFolder(str(out)), deep=True)]
-        strangers = [str(path.relative_to(out)) for path in out.rglob(".*")]
-        return problems + [{"left behind": path} for path in strangers]
+        return self.state.compare(range(self.n_graphs), column(out, "source_row"), other) + faults(out)
 
     def close(self):
         if self.scheduler:
@@ -483,6 +479,18 @@ def strike(event, process, scheduler):
     else:
         process.send_signal(signal.SIGTERM if event.kind == "terminate" else signal.SIGKILL)
     return True
+
+
+def column(out, name):
+    """Values of a column in data/ and rejected/."""
+    paths = [*out.glob("data/part-*.parquet"), *out.glob("rejected/part-*.parquet")]
+    return [value for path in paths for value in pq.read_table(path, columns=[name]).column(0).to_pylist()]
+
+
+def faults(out):
+    """List what ``verify --deep`` finds in a run folder, and what was left behind in it."""
+    found = [{"verify": str(problem)} for problem in verify_run(RunFolder(str(out)), deep=True)]
+    return found + [{"left behind": str(path.relative_to(out))} for path in out.rglob(".*")]
 
 
 def contents(folder):
