@@ -28,6 +28,20 @@ def test_every_descriptor_comes_back_once_with_its_number(dask_client, monkeypat
     assert {outcome.worker for _, outcome in done} <= set(dask_client.nthreads())
 
 
+@pytest.mark.parametrize("is_beside", [False, True])
+def test_the_scheduler_has_a_task_a_descriptor(is_beside, dask_client):
+    def count(dask_scheduler):
+        return sum(str(key).startswith("('tasks-") for key in dask_scheduler.tasks)
+
+    beside = dask_client.submit(int, pure=False) if is_beside else None
+    if is_beside:
+        wait(beside)
+    stage = run_stage(dask_client, "tasks", abs, range(40), retries=0, beside=beside)
+    next(stage)
+    assert dask_client.run_on_scheduler(count) == 40
+    stage.close()
+
+
 def test_nothing_is_submitted_for_no_descriptors(dask_client):
     assert list(run_stage(dask_client, "nothing", abs, [], retries=0)) == []
 

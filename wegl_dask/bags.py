@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import NamedTuple, TypeVar
 
-import dask.bag
+from dask.bag import Bag
 from distributed import Client, Future, as_completed, get_worker
 from distributed.scheduler import KilledWorker
 
@@ -84,9 +84,7 @@ def run_stage(
         The first that a task raised, or that the scheduler is gone, or that a worker has joined with other versions of
         the packages that matter, at once; or a `StageError` that lists what failed when everything else was done.
     """
-    # Dask names a task after what it is made of. This name is of this call alone, so that no result of an earlier one,
-    # whose files may be gone, is taken for it.
-    attempt = partial(_attempt, function, secrets.token_hex(8), versions_digest())
+    attempt = partial(_attempt, function, versions_digest())
     waiting: dict[str, tuple[Future, Descriptor]] = {}
     failures: list[tuple[Descriptor, BaseException]] = []
     completed = as_completed(loop=client.loop)
@@ -96,8 +94,7 @@ def run_stage(
             while submitted < len(descriptors) and len(waiting) <= UNDER_WAY - WAVE:
                 _require_connected(client)
                 wave = descriptors[submitted : submitted + WAVE]
-                bag = _bag_of(wave, beside).map_partitions(attempt, token=stage)
-                futures = client.compute(bag.to_delayed(), retries=retries)
+                futures = client.compute(_bag_of(stage, attempt, wave, beside).to_delayed(), retries=retries)
                 waiting.update({future.key: (future, task) for future, task in zip(futures, wave, strict=True)})
                 completed.update(futures)
                 submitted += len(wave)
@@ -137,30 +134,29 @@ def run_stage(
         ) from failures[0][1]
 
 
-def _bag_of(wave: Sequence[Descriptor], beside: Future | None) -> dask.bag.Bag:
-    """Make a bag with a partition a descriptor."""
-    if beside is None or beside.status != "finished":
-        return dask.bag.from_sequence(wave, npartitions=len(wave))
+def _bag_of(stage: str, attempt: Callable[..., object], wave: Sequence[Descriptor], beside: Future | None) -> Bag:
+    """Make a bag of what comes of every descriptor, with a partition and a task each.
+
+    Mapped over `dask.bag.from_sequence` a partition has two tasks: the second hands on what the first returned, as soon as
+    its worker has time for it, and twice as many tasks are twice the scheduler's work.
+    """
+    # This name is of this call alone, so that no result of an earlier one, whose files may be gone, is taken for it.
+    name = f"{stage}-{secrets.token_hex(8)}"
     # Dask computes where the input is. Its keyword `workers` would not do: when all workers die, a task that has it is
     # not given to those that come for them, even with `allow_other_workers`.
-    put = dask.delayed(_put_beside, pure=False, traverse=False)
-    return dask.bag.from_delayed([put(descriptor, beside) for descriptor in wave])
-
-
-def _put_beside(descriptor: Descriptor, result: object) -> list[Descriptor]:
-    del result
-    return [descriptor]
+    inputs = () if beside is None or beside.status != "finished" else (beside,)
+    graph = {(name, i): (partial(attempt, descriptor), *inputs) for i, descriptor in enumerate(wave)}
+    return Bag(graph, name, len(wave))
 
 
 def _attempt(
-    function: Callable[[Descriptor], int], call: str, versions: str, descriptors: Sequence[Descriptor]
+    function: Callable[[Descriptor], int], versions: str, descriptor: Descriptor, *inputs: object
 ) -> Outcome | OtherVersions | WeglError:
-    """Apply `function` to the only descriptor of a partition, where the versions are those; `call` only names it."""
-    del call
+    """Apply `function` to a descriptor, where the versions are those; the inputs only say where."""
+    del inputs
     worker = get_worker()
     if versions != versions_digest():
         return OtherVersions(worker.address, own_versions())
-    (descriptor,) = descriptors
     started = time.perf_counter()
     try:
         result = function(descriptor)
