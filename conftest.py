@@ -1,4 +1,4 @@
-"""The run that the README begins with, for the tests and for the examples of docstrings, which read it."""
+"""The run that the README begins with, for the tests and for the examples of docstrings; and what may be skipped."""
 
 import os
 import subprocess
@@ -30,3 +30,19 @@ def _beside_the_quickstart(request, monkeypatch):
     example = getattr(request.node, "dtest", None)
     if example is not None and "runs/quickstart" in (example.docstring or ""):
         monkeypatch.chdir(request.getfixturevalue("quickstart").folder)
+
+
+MISSING = ("could not import", "not found: run", "is not set: run")
+"""What tests say that were skipped for want of a package or a program."""
+
+
+def pytest_sessionfinish(session):
+    """Fail where something is not installed that a test needs, if WEGL_ALL_INSTALLED says that all is."""
+    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+    if reporter is None or not os.environ.get("WEGL_ALL_INSTALLED"):
+        return
+    skipped = [report.longrepr[2] for report in reporter.stats.get("skipped", [])]
+    missing = sorted({reason for reason in skipped if any(each in reason for each in MISSING)})
+    if missing:
+        reporter.write_line(f"\nWEGL_ALL_INSTALLED is set, and tests were skipped: {'; '.join(missing)}")
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
