@@ -129,6 +129,24 @@ def test_a_cluster_that_adapts_to_its_load_is_given_some_to_start_a_worker(empty
         assert client.submit(sum, (1, 2)).result(timeout=30) == 3
 
 
+def test_that_the_last_worker_is_gone_is_said_while_something_waits_for_one(monkeypatch, caplog, wait_until):
+    monkeypatch.setattr(scheduler_client, "WATCH_SECONDS", 0.1)
+    with (
+        LocalCluster(n_workers=1, processes=False, host="127.0.0.1", protocol="tcp", dashboard_address=None) as cluster,
+        open_client(scheduler(cluster.scheduler_address)) as client,
+    ):
+        cluster.scale(0)
+        wait_until(lambda: not client.nthreads(), "the worker to leave")
+        time.sleep(1)
+        assert "no workers any more" not in caplog.text
+        waiting = client.submit(int, pure=False)
+        wait_until(lambda: "no workers any more, and this command waits for new ones" in caplog.text, "the warning")
+        cluster.scale(1)
+        assert waiting.result(timeout=60) == 0
+        time.sleep(1)
+    assert caplog.text.count("no workers any more") == 1
+
+
 def test_a_worker_with_another_version_or_without_this_package_is_refused(tmp_path):
     other = tmp_path / "pot-0.0.1.dist-info"
     other.mkdir()
