@@ -149,6 +149,24 @@ def test_new_graphs_are_transformed_and_appended_by_the_commands_that_are_shown(
     assert [read_embeddings(f"runs/{name}").X.shape for name in ("new", "quickstart")] == [(2, 320), (4993, 320)]
 
 
+def test_the_commands_that_look_at_a_run_are_as_shown(quickstart, monkeypatch, tmp_path):
+    for package in ("bokeh", "faiss"):
+        pytest.importorskip(package)
+    shutil.copytree(quickstart.folder / "runs", tmp_path / "runs")
+    monkeypatch.chdir(tmp_path)
+    looks = r"wegl-dask (?:neighbours|similar|approximation|report) runs/quickstart[^`\n]*"
+    printed = {}
+    for command in re.findall(looks, README.read_text(encoding="utf-8")):
+        result = CliRunner().invoke(main, shlex.split(command)[1:])
+        assert result.exit_code == 0, result.output
+        printed[command.split()[1]] = result.stdout
+    assert set(printed) == {"neighbours", "similar", "approximation", "report"}
+    assert (tmp_path / "runs" / "quickstart" / "report.html").is_file()
+    # 117, as the block of Python beside it prints, and the head.
+    assert len(printed["similar"].splitlines()) == 118, printed["similar"]
+    assert len(printed["neighbours"].splitlines()) == 4, printed["neighbours"]
+
+
 def test_every_kind_of_source_has_a_table_that_can_be_read():
     kinds = []
     for text, _ in blocks("toml"):

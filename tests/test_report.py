@@ -3,6 +3,7 @@ import json
 import re
 from dataclasses import replace
 from html.parser import HTMLParser
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -311,7 +312,12 @@ def test_a_model_of_other_embeddings_is_told_apart(trained_run):
     folder = trained_run("binary", "cv")
     metrics = folder.read("train/svm-linear/metrics.json").decode()
     folder.write("train/svm-linear/metrics.json", re.sub(r'"data": "\w+"', '"data": "0"', metrics).encode())
-    assert "changed since" in report_of(folder).text
+    page = report_of(folder)
+    assert "changed since" in page.text
+    assert page.titles[-2:] == ["ROC curves", "svm-linear (of earlier embeddings): confusion"]
+    assert (
+        "svm-linear (of earlier embeddings)" in roc_curves(read_content(folder).trained).legend[0].items[0].label.value
+    )
 
 
 def test_text_of_the_job_is_not_taken_for_html(trained_run):
@@ -322,6 +328,34 @@ def test_text_of_the_job_is_not_taken_for_html(trained_run):
 
 
 # Damaged results
+
+
+def _with_summary(found, result, **values):
+    """Alter the mean or the deviation of a metric."""
+    results = found["results"]
+    summary = results[result]["accuracy"] | values
+    return found | {"results": results | {result: results[result] | {"accuracy": summary}}}
+
+
+RIDGE = TrainTable(model="ridge", protocol="cv", folds=2)
+
+
+@pytest.mark.parametrize("look", [read_content, lambda folder: train(folder, RIDGE, ClusterTable(workers=1), seed=0)])
+@pytest.mark.parametrize(
+    "change", [lambda table: table.slice(0, 40), lambda table: table.set_column(*_reversed(table, "label"))]
+)
+def test_a_part_that_was_altered_is_no_part_of_the_run(look, change, make_problem, write_problem):
+    folder = write_problem(make_problem("regression"))
+    path = Path(folder.location("data/part-00000.parquet"))
+    pq.write_table(change(pq.read_table(path)), path)
+    with pytest.raises(WeglError, match=r"data/part-00000\.parquet is not what its record says: run the job again"):
+        look(folder)
+
+
+def _reversed(table, name):
+    place = table.schema.get_field_index(name)
+    return place, table.schema.field(place), table.column(name).take(list(range(len(table)))[::-1])
+
 
 METRICS, PREDICTIONS = "train/svm-linear/metrics.json", "train/svm-linear/predictions.parquet"
 
@@ -338,6 +372,10 @@ METRICS, PREDICTIONS = "train/svm-linear/metrics.json", "train/svm-linear/predic
         lambda found: found | {"results": {}},
         lambda found: found | {"results": {"nested": {}}},
         lambda found: found | {"results": {"nested": {"accuracy": {"mean": 1, "std": 0, "values": []}}}},
+        lambda found: _with_summary(found, "nested", mean=0.5),
+        lambda found: _with_summary(found, "best configuration", mean=0.5),
+        lambda found: _with_summary(found, "best configuration", std=0.5),
+        lambda found: _with_summary(found, "best configuration", std=None),
         lambda found: found | {"kind": "multiclass"},
         lambda found: found | {"kind": "none"},
         lambda found: found | {"protocol": "split"},

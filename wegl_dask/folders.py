@@ -151,6 +151,38 @@ class Folder:
             store.pipe_file(f"{root}/{name}", buffer.getvalue())
         return written
 
+    def write_together(self, contents: Mapping[str, Content]) -> None:
+        """Write several files, of which the last vouches for the others: it goes first and comes last.
+
+        Parameters
+        ----------
+        contents : mapping of str to Content
+            By name. On a local disk none takes the place of an older one before all are written; on an object store each
+            does so in turn.
+
+        Raises
+        ------
+        WeglError
+            As `write`. On a local disk all files are as they were.
+        """
+        *_, last = contents
+        with contextlib.ExitStack() as temporaries:
+            if not self.is_local:
+                self.remove(last)
+                for name, content in contents.items():
+                    self.write(name, content)
+                return
+            written = {}
+            for name, content in contents.items():
+                with self._explained("write", name):
+                    beside = _beside(Path(self.url, name), content, lasting=True)
+                    written[name], _ = temporaries.enter_context(beside)
+            self.remove(last)
+            for name, temporary in written.items():
+                with self._explained("write", name):
+                    temporary.replace(Path(self.url, name))
+                    _flush_folder(temporary.parent)
+
     def remove(self, name: str) -> None:
         """Remove a file; one that is not there is no error."""
         with self._explained("remove", name), contextlib.suppress(FileNotFoundError):
@@ -315,7 +347,7 @@ class Folder:
             raise WeglError(f"{self.location(name)} is not a whole Parquet file ({what}). {again}") from error
 
 
-_KEPT = "what was finished stays valid, and the same command goes on from there"
+_KEPT = "what was finished stays valid; run the same command again"
 
 
 _REASONS = {
@@ -378,6 +410,16 @@ def _entry_time(entry: Mapping[str, Any]) -> datetime | None:
 
 
 def _write_local(path: Path, content: Content, *, lasting: bool) -> Written:
+    with _beside(path, content, lasting=lasting) as (temporary, written):
+        temporary.replace(path)
+    if lasting:
+        _flush_folder(path.parent)
+    return written
+
+
+@contextlib.contextmanager
+def _beside(path: Path, content: Content, *, lasting: bool) -> Iterator[tuple[Path, Written]]:
+    """Write a file under a temporary name beside the one that it is for; it is removed unless it was renamed."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.parent / f"{TEMPORARY_PREFIX}{path.name}-{secrets.token_hex(8)}"
     try:
@@ -386,19 +428,20 @@ def _write_local(path: Path, content: Content, *, lasting: bool) -> Written:
             file.flush()
             if lasting:
                 os.fsync(file.fileno())
-        temporary.replace(path)
+        yield temporary, written
     except BaseException:
         with contextlib.suppress(OSError):
             temporary.unlink()
         raise
-    if lasting:
-        # Without this the rename itself could be lost when the power fails.
-        parent = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(parent)
-        finally:
-            os.close(parent)
-    return written
+
+
+def _flush_folder(path: Path) -> None:
+    """Flush a folder to the disk: without that a rename itself could be lost when the power fails."""
+    folder = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
 
 
 def _write_hashed(file: BinaryIO, content: Content) -> Written:

@@ -288,7 +288,7 @@ def test_a_store_that_fails_in_a_stage_and_then_at_the_manifest_leaves_a_run_tha
     assert failed.code == 1
     last = failed.err.splitlines()[-1]
     assert last.startswith(f"wegl-dask: cannot write {on_s3.folder.url}/data/part-000")
-    assert "what was finished stays valid, and the same command goes on from there" in last
+    assert "what was finished stays valid; run the same command again" in last
     assert "Traceback" not in failed.err
     made = sorted(on_s3.folder.listing("data"))
     assert len(made) == 2

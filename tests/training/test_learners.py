@@ -12,6 +12,7 @@ from wegl_dask.training import automl, svm, trees
 from wegl_dask.training.dense import PENALTIES
 from wegl_dask.training.learner import Fold
 from wegl_dask.training.models import make_learner
+from wegl_dask.training.svm import SupportVectorMachine
 
 KINDS = ("binary", "multiclass", "regression")
 GRID_MODELS = ("random-forest", "gradient-boosting", "svm-linear", "svm-rbf", "mlp")
@@ -309,3 +310,17 @@ def test_the_forests_of_automl_are_balanced_and_all_of_one_size(make_problem):
         500, min_samples_leaf=2, max_features=X.shape[1] ** -0.5, class_weight="balanced", random_state=3
     ).fit(X[:80], y[:80])
     np.testing.assert_array_equal(forest.predict_proba(X[80:]), expected.predict_proba(X[80:]))
+
+
+@pytest.mark.parametrize("most_graphs", [10, 1000])
+def test_vectors_too_long_for_a_linear_svm_are_refused(most_graphs, make_problem, monkeypatch):
+    monkeypatch.setattr(svm, "GRAM_GRAPHS", most_graphs)
+    X = make_problem("binary").X
+    longest = np.sqrt((X.astype(np.float64) ** 2).sum(axis=1).max())
+    limit = np.sqrt(np.finfo(np.float32).max) / longest
+    linear = SupportVectorMachine("binary", 2, "linear")
+    linear.shared((0.99 * limit * X).astype(np.float32))
+    too_long = (1.01 * limit * X).astype(np.float32)
+    with pytest.raises(WeglError, match=r"a linear SVM takes none above 1\.8e\+19: set projection\.standardize = true"):
+        linear.shared(too_long)
+    SupportVectorMachine("binary", 2, "rbf").shared(too_long)

@@ -65,6 +65,16 @@ def test_metrics_of_targets_are_those_of_scikit_learn():
     assert found["r2"] == pytest.approx(sklearn_metrics.r2_score(y, score))
 
 
+@pytest.mark.parametrize("unit", [1e-300, 1e-170, 1.0, 1e90])
+def test_metrics_of_targets_do_not_depend_on_their_unit(unit):
+    # By hand: errors 1, 0, 2, 1, the mean of the targets 2.5.
+    Y, scores = unit * np.array([[1.0], [2.0], [3.0], [4.0]]), unit * np.array([[2.0], [2.0], [1.0], [3.0]])
+    found = all_metrics("regression", Y, scores, 0.5)
+    assert found["rmse"] == pytest.approx(unit * np.sqrt(6 / 4), rel=1e-12, abs=0)
+    assert found["mae"] == pytest.approx(unit, rel=1e-12, abs=0)
+    assert found["r2"] == pytest.approx(1 - 6 / 5, rel=1e-12)
+
+
 def test_a_metric_without_a_value_is_nan():
     ones, nothing, scores = np.ones((3, 1)), np.full((3, 1), np.nan), np.arange(3.0).reshape(3, 1)
     assert np.isnan(all_metrics("binary", ones, scores, 0.5)["roc-auc"])

@@ -363,6 +363,27 @@ def test_what_labels_and_folds_foretell_is_said_before_the_fits(make_problem, no
             evaluate(with_labels(targets, slice(None), 3.0), "ridge", protocol, no_fits, metric="r2")
 
 
+def test_a_part_to_train_on_of_one_class_is_said_before_the_fits(make_problem, no_fits):
+    problem = make_problem("binary", split=True)
+    problem = with_labels(problem, problem.part("train"), 1)
+    with pytest.raises(WeglError, match='all labels in the part "train" are of one class'):
+        evaluate(problem, "random-forest", "split", no_fits)
+    # Of several tasks one may be.
+    problem = make_problem("binary", n_tasks=2, split=True)
+    problem.Y[problem.part("train"), 0] = 1
+    with pytest.raises(TypeError):  # no_fits was asked for fits
+        evaluate(problem, "random-forest", "split", no_fits)
+
+
+def test_a_fold_that_a_search_cannot_be_fitted_to_is_found_before_the_first_search(make_problem, no_fits):
+    pytest.importorskip("flaml")
+    problem = make_problem("multiclass")
+    problem.Y[problem.Y == 2] = 0
+    problem.Y[7] = 2  # which only the folds that do not measure it have
+    with pytest.raises(WeglError, match='"automl" needs graphs of every class in the training part'):
+        evaluate(problem, "automl", "cv", no_fits)
+
+
 def test_a_test_part_without_labels_is_said_before_the_fits(make_problem, no_fits):
     problem = make_problem("binary", n=60, split=True)
     with pytest.raises(WeglError, match=r'no label is known in the part "test", .* --protocol cv') as error:

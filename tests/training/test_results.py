@@ -1,9 +1,11 @@
+import errno
 import io
 import json
 import os
 import re
 import signal
 import zipfile
+from pathlib import Path
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -11,6 +13,7 @@ import pytest
 import skops.io
 from sklearn.linear_model import LogisticRegression
 
+from wegl_dask import folders
 from wegl_dask.cli import main
 from wegl_dask.errors import WeglError
 from wegl_dask.folders import Folder
@@ -268,6 +271,39 @@ def test_a_summary_leaves_out_what_is_not_defined():
     assert summarise([np.nan]) == {"mean": None, "std": None, "values": [None]}
 
 
+@pytest.mark.parametrize(
+    ("values", "shown"),
+    [
+        ([3e-6, 5e-6], "4.000e-06 ± 1.414e-06"),
+        ([3e99], "3.000e+99"),
+        ([0.0], "0.000"),
+        ([22.41131, 22.41131], "22.41 ± 0.000"),
+    ],
+)
+def test_numbers_of_any_size_are_shown_by_four_digits(values, shown):
+    metrics = {"kind": "multiclass", "repeats": "seed", "chosen": {}, "notes": []}
+    row = results_table({**metrics, "results": {"test": {"accuracy": summarise(values)}}})[1]
+    assert row.split("  ")[-1].strip() == shown
+
+
+@pytest.mark.parametrize("failing", ["predictions.parquet", "model.skops", "metrics.json"])
+def test_a_training_that_cannot_be_written_leaves_the_earlier_one(failing, make_problem, write_problem, monkeypatch):
+    folder = write_problem(make_problem("regression"))
+    trained(folder, "ridge")
+    before = {path: path.read_bytes() for path in Path(folder.url, "train/ridge").iterdir()}
+
+    def full(file, content):
+        if failing in file.name:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return write_hashed(file, content)
+
+    write_hashed = folders._write_hashed
+    monkeypatch.setattr(folders, "_write_hashed", full)
+    with pytest.raises(WeglError, match=rf"cannot write {folder.url}/train/ridge/{failing}: the disk is full"):
+        trained(folder, "ridge", seed=1)
+    assert {path: path.read_bytes() for path in Path(folder.url, "train/ridge").iterdir()} == before
+
+
 def test_the_table_has_a_row_a_part_and_a_column_a_metric():
     metrics = {
         "kind": "binary",
@@ -281,8 +317,8 @@ def test_the_table_has_a_row_a_part_and_a_column_a_metric():
     }
     assert results_table(metrics) == [
         "               ROC-AUC  average precision  accuracy",
-        "valid  0.6000 ± 0.1414                  -    1.0000",
-        "test   0.5000 ± 0.3536                  -    1.0000",
+        "valid  0.6000 ± 0.1414                  -     1.000",
+        "test   0.5000 ± 0.3536                  -     1.000",
         "mean and standard deviation over 2 seeds",
         "chosen: C = 1.0",
         "a note",
@@ -343,6 +379,17 @@ def test_what_cannot_be_done_is_one_line(options, code, message, make_problem, w
     assert found == code
     assert message in err
     assert len(err.splitlines()) == 1
+
+
+def test_a_training_that_is_refused_leaves_no_folder(make_problem, write_problem):
+    folder = write_problem(make_problem("regression"))
+    with pytest.raises(WeglError):
+        trained(folder, "ridge", protocol="split")
+    assert not Path(folder.url, "train").exists()
+    trained(folder, "mlp", folds=2)
+    with pytest.raises(WeglError):
+        trained(folder, "ridge", protocol="split")
+    assert list(folder.listing("train")) == ["mlp"]
 
 
 def test_a_run_that_has_not_finished_is_not_trained_on(make_problem, write_problem, capsys):

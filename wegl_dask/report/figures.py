@@ -173,9 +173,8 @@ def roc_curves(models: Sequence[TrainedModel]) -> Figure | None:
             continue
         false, true = _roc_curve(model, y[:, 0], scores[:, 0])
         keep = np.unique(np.linspace(0, len(false) - 1, N_ROC_POINTS).round().astype(int))
-        name = model.metrics["model"]
-        source = ColumnDataSource({"x": false[keep], "y": true[keep], "model": [name] * len(keep)})
-        shown.append(plot.line("x", "y", source=source, color=colour, line_width=2, legend_label=name))
+        source = ColumnDataSource({"x": false[keep], "y": true[keep], "model": [model.title] * len(keep)})
+        shown.append(plot.line("x", "y", source=source, color=colour, line_width=2, legend_label=model.title))
     if not shown:
         return None
     plot.legend.location = "bottom_right"

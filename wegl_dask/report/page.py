@@ -166,7 +166,7 @@ def _training_figures(trained: list[TrainedModel]) -> list[_Figure]:
     if curves is not None:
         figures.append(_Figure("ROC curves", "Of the part test, or the mean of the folds' curves.", curves))
     for model in trained:
-        name, metrics = model.metrics["model"], model.metrics
+        name, metrics = model.title, model.metrics
         on = 'the part "test", first seed' if metrics["protocol"] == "split" else "all folds, each by its own choice"
         if metrics["class_names"]:
             figures.append(_Figure(f"{name}: confusion", f"Of {on}.", draw.confusion(model)))

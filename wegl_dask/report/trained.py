@@ -19,7 +19,7 @@ from wegl_dask.training.metrics import METRICS, all_metrics
 from wegl_dask.training.names import METRICS_FILE, PREDICTIONS_FILE, ModelName, ProtocolName, training_folder
 from wegl_dask.training.problem import FloatMatrix, ProblemKind
 from wegl_dask.training.protocols import NESTED
-from wegl_dask.training.results import read_results
+from wegl_dask.training.results import read_results, summarise
 
 TOLERANCE = 1e-6
 """How far a metric that is computed anew may be from the one that was noted, as other versions may round otherwise."""
@@ -50,6 +50,12 @@ class TrainedModel:
     Y: FloatMatrix
     scores: FloatMatrix
     is_current: bool
+
+    @property
+    def title(self) -> str:
+        """Its name in figures, which says so where it was trained on other embeddings than are there now."""
+        name: str = self.metrics["model"]
+        return name if self.is_current else f"{name} (of earlier embeddings)"
 
     @property
     def measured(self) -> npt.NDArray[np.intp]:
@@ -111,6 +117,14 @@ class _Metrics(BaseModel):
             missing = [metric.name for metric in METRICS[self.kind] if metric.name not in found]
             if missing or not all(summary.values for summary in found.values()):
                 raise ValueError(f"the result {name!r} has no values of {', '.join(missing) or 'a metric'}")
+        for name, found in self.results.items():
+            for metric, summary in found.items():
+                again = summarise([np.nan if value is None else value for value in summary.values])
+                noted = [_or_nan(summary.mean), _or_nan(summary.std)]
+                if not np.allclose(
+                    [_or_nan(again["mean"]), _or_nan(again["std"])], noted, rtol=TOLERANCE, equal_nan=True
+                ):
+                    raise ValueError(f"the mean and the deviation of {metric}, {name!r}, are not those of its values")
         if len({len(summary.values) for summary in self.results[min(measured)].values()}) > 1:
             raise ValueError(f"the metrics of {min(measured)!r} have different numbers of values")
         return self
@@ -175,7 +189,11 @@ def _results(model: TrainedModel) -> Iterator[tuple[str, list[float], list[float
 
 
 def _numbers(values: Sequence[float | None]) -> list[float]:
-    return [np.nan if value is None else value for value in values]
+    return [_or_nan(value) for value in values]
+
+
+def _or_nan(value: float | None) -> float:
+    return np.nan if value is None else value
 
 
 def _column(table: pa.Table, name: str, kind: pa.DataType) -> pa.ChunkedArray:

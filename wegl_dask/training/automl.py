@@ -52,6 +52,18 @@ class AutoML(Learner):
             if importlib.util.find_spec(package) is None:
                 raise MissingDependencyError.for_extra(package, "automl")
 
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Say how long a search lasts, on which its finds depend."""
+        return (f"searches of {self.time_budget:g} s (train.time_budget), each of which chooses for itself",)
+
+    def require_fittable(self, y: Labels) -> None:
+        """Refuse a training part without one of the classes, unless it has but one and nothing is searched."""
+        if self.n_classes and 1 < len(np.unique(y)) < self.n_classes:
+            raise WeglError(
+                'train.model = "automl" needs graphs of every class in the training part: choose another model'
+            )
+
     def groups(self) -> list[list[Candidate]]:
         """List the one candidate there is: the search."""
         return [[{}]]
@@ -82,10 +94,7 @@ class AutoML(Learner):
     def _fit(
         self, candidate: Candidate, X: npt.NDArray[np.float32], y: npt.NDArray[Any], seed: int, held: Held | None
     ) -> Any:
-        if self.n_classes and len(np.unique(y)) < self.n_classes:
-            raise WeglError(
-                'train.model = "automl" needs graphs of every class in the training part: choose another model'
-            )
+        self.require_fittable(y)
         search = self.make(candidate, seed)
         if held is None or not self._is_measurable(held[1]):
             if not self.n_classes and len(y) < _FOLDS:

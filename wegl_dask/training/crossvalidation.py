@@ -81,7 +81,8 @@ def cross_validate(
     JobFileError
         If there are fewer than two graphs with labels a fold.
     WeglError
-        If no label of a task is known in a training part, or the metric is not defined on a fold.
+        If no label of a task is known in a training part, the model cannot be fitted to one, or the metric is not defined on
+        a fold.
     """
     rows = problem.labelled
     if len(rows) < n_folds * 2:
@@ -93,11 +94,19 @@ def cross_validate(
     inner_folds = min(inner_folds, *(len(fold.train) for fold in folds))
     inner = [each for fold in folds for each in _folds(problem, fold.train, inner_folds, seed)] if inner_folds else []
     every = [*folds, *inner]
-    for some, name, remedy in ((folds, "a fold", "or fewer folds"), (inner, "an inner fold", "or give more labels")):
+    for some, name, remedy in ((folds, "a fold", "fewer folds"), (inner, "an inner fold", "give more labels")):
         require_labels(problem, (fold.train for fold in some), f"the training part of {name}")
         require_metric(
-            problem, metric, (fold.evaluate for fold in some), name, f"choose another train.metric, {remedy}"
+            problem,
+            metric,
+            (fold.evaluate for fold in some),
+            name,
+            remedy=f"choose another train.metric, or {remedy}",
+            without_labels=remedy,
         )
+    for fold in every:
+        for column in problem.Y[fold.train].T:
+            learner.require_fittable(column[~np.isnan(column)])
     searches = [Search(learner, fold, group, seed) for fold in every for group in groups]
     found = workers.map(step, search, searches, (problem.Y, *learner.shared(problem.X)))
     scores = [np.concatenate(found[i : i + len(groups)]) for i in range(0, len(found), len(groups))]

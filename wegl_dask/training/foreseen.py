@@ -32,7 +32,21 @@ def require_labels(problem: Problem, parts: Iterable[IntArray], where: str) -> N
             raise WeglError(f"no label {task}is known in {where}: leave the task out of the run, or give more labels")
 
 
-def require_metric(problem: Problem, metric: Metric, parts: Iterable[IntArray], where: str, remedy: str) -> None:
+def require_classes(problem: Problem, rows: IntArray, where: str) -> None:
+    """Refuse a training part in which the known labels are of one class, in every task; targets may be alike.
+
+    Raises
+    ------
+    WeglError
+    """
+    labels = [column[~np.isnan(column)] for column in problem.Y[rows].T]
+    if problem.kind != "regression" and all(len(np.unique(known)) < 2 for known in labels):
+        raise WeglError(f"all labels in {where} are of one class, so there is nothing to learn: use --protocol cv")
+
+
+def require_metric(
+    problem: Problem, metric: Metric, parts: Iterable[IntArray], where: str, *, remedy: str, without_labels: str
+) -> None:
     """Refuse parts on which a metric has no value, whatever the scores.
 
     Parameters
@@ -41,8 +55,8 @@ def require_metric(problem: Problem, metric: Metric, parts: Iterable[IntArray], 
     metric : Metric
     parts : iterable of int, (n,)
         Rows of each.
-    where, remedy : str
-        What they are called in the message, and what to do.
+    where, remedy, without_labels : str
+        What they are called in the message, and what to do: of labels that are all alike, and of none.
 
     Raises
     ------
@@ -51,6 +65,20 @@ def require_metric(problem: Problem, metric: Metric, parts: Iterable[IntArray], 
     for rows in parts:
         Y = problem.Y[rows]
         if np.isnan(Y).all():
-            raise WeglError(f"no label is known in {where}, so nothing can be measured there: {remedy}")
+            raise WeglError(f"no label is known in {where}, so nothing can be measured there: {without_labels}")
         if np.isnan(metric(Y, np.zeros((len(rows), problem.n_outputs)), 0.0)):
             raise WeglError(f"{metric.title} is not defined on {where}, where the labels are all alike: {remedy}")
+
+
+def require_measurable(problem: Problem, metric: Metric, rows: IntArray, part: str) -> None:
+    """Refuse a part of the split on which a metric has no value; see `require_metric`."""
+    remedy = "use --protocol cv"
+    where = f'the part "{part}"'
+    require_metric(
+        problem,
+        metric,
+        [rows],
+        where,
+        remedy=f"choose another train.metric, or {remedy}",
+        without_labels=f"give some, or {remedy}",
+    )

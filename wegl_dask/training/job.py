@@ -1,6 +1,7 @@
 """Training as a job: a run folder in, a model and what it is worth out."""
 
 import time
+from contextlib import ExitStack
 from typing import Any
 
 from wegl_dask.errors import JobFileError, WeglError
@@ -11,7 +12,7 @@ from wegl_dask.spec import ClusterTable, TrainTable
 from wegl_dask.storage import RunFolder
 from wegl_dask.training.metrics import choose_metric
 from wegl_dask.training.models import make_learner
-from wegl_dask.training.names import training_folder
+from wegl_dask.training.names import TRAIN_FOLDER, training_folder
 from wegl_dask.training.problem import Problem
 from wegl_dask.training.protocols import default_protocol, evaluate_cv, evaluate_split
 from wegl_dask.training.results import Trained, data_fingerprint
@@ -59,8 +60,13 @@ def train(run: RunFolder, table: TrainTable, cluster: ClusterTable, *, seed: int
     metric = choose_metric(problem.kind, protocol, table.metric)
     learner = make_learner(table.model, problem, metric=metric.name, time_budget=table.time_budget)
     seeds = _seeds(seed, table.seeds)
-    # Before the fits: they may take hours, and a folder that cannot be written in is found here.
-    with locked(Folder(run.location(training_folder(table.model)), run.storage_options)) as lock:
+    folder = training_folder(table.model)
+    with ExitStack() as after:
+        unlocked = after.enter_context(ExitStack())
+        # Before the fits: they may take hours, and a folder that cannot be written in is found here.
+        lock = after.enter_context(locked(Folder(run.location(folder), run.storage_options)))
+        unlocked.callback(run.remove_if_empty, TRAIN_FOLDER)
+        unlocked.callback(run.remove_if_empty, folder)
         with open_workers(cluster) as workers:
             if protocol == "split":
                 outcome = evaluate_split(problem, learner, metric, workers, seeds=seeds)

@@ -49,6 +49,11 @@ class Learner(ABC):
     """Whether a seed makes a difference."""
 
     @property
+    def notes(self) -> tuple[str, ...]:
+        """What belongs to the numbers, beyond the candidates."""
+        return ()
+
+    @property
     def n_outputs(self) -> int:
         """Columns of scores: one a class if there are more than two, else 1."""
         return self.n_classes if self.kind == "multiclass" else 1
@@ -64,6 +69,14 @@ class Learner(ABC):
     def shared(self, X: npt.NDArray[np.float32]) -> Arrays:
         """Compute what all fits start from; it is sent to every process once."""
         return (np.ascontiguousarray(X, dtype=np.float32),)
+
+    def require_fittable(self, y: Labels) -> None:  # noqa: B027  most can be fitted to any labels
+        """Refuse known labels of a training part that the model cannot be fitted to.
+
+        Raises
+        ------
+        WeglError
+        """
 
     def search(self, shared: Arrays, y: Labels, fold: Fold, group: Sequence[Candidate], seed: int) -> FloatMatrix:
         """Fit the candidates of a group to some rows and score others.

@@ -80,7 +80,10 @@ def _accuracy(y: Column, score: Column, threshold: float) -> float:
 
 
 def _rmse(y: Column, score: Column, threshold: float) -> float:  # noqa: ARG001
-    return float(np.sqrt(((y - score) ** 2).mean()))
+    errors = np.abs(y - score)
+    largest = errors.max()
+    # The squares of small numbers are none.
+    return float(largest * np.sqrt(((errors / largest) ** 2).mean())) if largest > 0 else 0.0
 
 
 def _mae(y: Column, score: Column, threshold: float) -> float:  # noqa: ARG001
@@ -88,8 +91,11 @@ def _mae(y: Column, score: Column, threshold: float) -> float:  # noqa: ARG001
 
 
 def _r2(y: Column, score: Column, threshold: float) -> float:  # noqa: ARG001
-    spread = ((y - y.mean()) ** 2).sum()
-    return float(1 - ((y - score) ** 2).sum() / spread) if spread > 0 else np.nan
+    deviations = np.abs(y - y.mean())
+    largest = deviations.max()
+    if not largest > 0:
+        return np.nan
+    return float(1 - (((y - score) / largest) ** 2).sum() / ((deviations / largest) ** 2).sum())
 
 
 METRICS: Mapping[ProblemKind, tuple[Metric, ...]] = {

@@ -14,7 +14,7 @@ from wegl_dask.errors import JobFileError
 from wegl_dask.graphs import IntArray
 from wegl_dask.training.crossvalidation import INNER_FOLDS, best_candidate, cross_validate
 from wegl_dask.training.fits import Fit, Search, fit, search
-from wegl_dask.training.foreseen import require_labels, require_metric
+from wegl_dask.training.foreseen import require_classes, require_labels, require_measurable
 from wegl_dask.training.learner import Candidate, Fold, Learner
 from wegl_dask.training.metrics import Metric, all_metrics
 from wegl_dask.training.names import ProtocolName
@@ -24,7 +24,6 @@ from wegl_dask.training.spreading import Workers
 BEST = "best configuration"
 """The paper's number: the best mean over the folds, by the labels it is measured on. It is optimistic."""
 
-SPLIT_REMEDY = "choose another train.metric, or --protocol cv"
 
 NESTED = "nested"
 """The number to expect of new graphs: each fold is scored by the candidate that was chosen without it."""
@@ -97,8 +96,9 @@ def evaluate_split(
     """
     train, valid, test = _split_rows(problem)
     require_labels(problem, [train], 'the part "train"')
+    require_classes(problem, train, 'the part "train"')
     for rows, name in ((valid, "valid"), (test, "test")):
-        require_metric(problem, metric, [rows], f'the part "{name}"', SPLIT_REMEDY)
+        require_measurable(problem, metric, rows, name)
     seeds = list(seeds) if learner.is_seeded else [seeds[0]]
     groups = learner.groups()
     candidates = [candidate for group in groups for candidate in group]
@@ -123,6 +123,7 @@ def evaluate_split(
         notes = []
     if not learner.is_seeded:
         notes.append("the model has nothing random: one fit stands for all seeds")
+    notes += learner.notes
     return Outcome(
         candidates=candidates,
         candidate_scores=means,
@@ -187,6 +188,7 @@ def evaluate_cv(
     if not searched:
         del results[BEST]
         notes = notes[2:]
+    notes += learner.notes
     chosen, rows = candidates[best], problem.labelled
     fitted = workers.map(
         "fit", fit, [Fit(learner, Fold(rows, rows[:0]), chosen, seed, keep=True)], (problem.Y, problem.X)

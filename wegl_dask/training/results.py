@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -11,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from wegl_dask.claims import MAX_REQUESTS
 from wegl_dask.errors import WeglError
 from wegl_dask.folders import Folder
 from wegl_dask.records import json_bytes
@@ -122,16 +124,19 @@ class Trained:
         )
 
     def write(self, run: RunFolder) -> dict[str, Any]:
-        """Write the three files to the run folder, metrics.json last; return what that holds."""
+        """Write the three files to the run folder, metrics.json last, in place of those there; return what that holds."""
         folder = training_folder(self.model)
         table = self.predictions()
         names = self.problem.task_names or (ONE_LABEL,)
         estimators = dict(zip(names, self.outcome.estimators, strict=True))
-        run.remove(f"{folder}/{METRICS_FILE}")
-        run.write(f"{folder}/{PREDICTIONS_FILE}", lambda file: pq.write_table(table, file, compression="zstd"))
-        run.write(f"{folder}/{MODEL_FILE}", encode_estimators(estimators))
         metrics = self.to_json()
-        run.write(f"{folder}/{METRICS_FILE}", json_bytes(metrics, indent=1))
+        run.write_together(
+            {
+                f"{folder}/{PREDICTIONS_FILE}": lambda file: pq.write_table(table, file, compression="zstd"),
+                f"{folder}/{MODEL_FILE}": encode_estimators(estimators),
+                f"{folder}/{METRICS_FILE}": json_bytes(metrics, indent=1),
+            }
+        )
         return metrics
 
 
@@ -154,12 +159,21 @@ def data_fingerprint(run: RunFolder) -> str:
     Raises
     ------
     WeglError
-        If no part has a record.
+        If no part has a record, or one is not what its record says.
     """
-    parts = [file.sha256 for record in run.records("embed") for file in record.files if file.folder == "data"]
+    records = run.records("embed")
+    parts = [file for record in records for file in record.files if file.folder == "data"]
     if not parts:
         raise WeglError(f"{run.location()} has no whole record of its embeddings: run the job again")
-    return fingerprint(*parts)
+    with ThreadPoolExecutor(MAX_REQUESTS) as pool:
+        found = list(pool.map(lambda file: run.sha256(file.path), parts))
+    altered = [file.path for file, digest in zip(parts, found, strict=True) if digest != file.sha256]
+    if altered:
+        more = f", and {len(altered) - 1} more parts are not" if len(altered) > 1 else ""
+        raise WeglError(
+            f"{run.location(altered[0])} is not what its record says{more}: run the job again, which makes it anew"
+        )
+    return fingerprint(*(file.sha256 for file in parts))
 
 
 def read_results(run: Folder) -> list[dict[str, Any]]:
@@ -220,8 +234,8 @@ def notes_of(metrics: Mapping[str, Any]) -> list[str]:
 def _cell(summary: Mapping[str, Any]) -> str:
     if summary["mean"] is None:
         return "-"
-    spread = "" if summary["std"] is None else f" ± {summary['std']:.4f}"
-    return f"{summary['mean']:.4f}{spread}"
+    spread = "" if summary["std"] is None else f" ± {summary['std']:#.4g}"
+    return f"{summary['mean']:#.4g}{spread}"
 
 
 def _lists(values: Any) -> pa.Array:

@@ -10,6 +10,7 @@ import numpy.typing as npt
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.svm import SVC, SVR
 
+from wegl_dask.errors import WeglError
 from wegl_dask.graphs import IntArray
 from wegl_dask.training.learner import Arrays, Candidate, Fold, Held, Labels, Learner, grid
 from wegl_dask.training.problem import FloatMatrix
@@ -55,8 +56,19 @@ class SupportVectorMachine(Learner):
     def shared(self, X: npt.NDArray[np.float32]) -> Arrays:
         """Compute the Gram matrix, the sum of every vector, and the width of the vectors; of many graphs, nothing."""
         if len(X) > GRAM_GRAPHS:
+            self._require_short(np.einsum("ij,ij->i", X, X, dtype=np.float64))
             return super().shared(X)
-        return gram_matrix(X), X.sum(axis=1, dtype=np.float64), np.array(X.shape[1])
+        gram = gram_matrix(X)
+        self._require_short(gram.diagonal())
+        return gram, X.sum(axis=1, dtype=np.float64), np.array(X.shape[1])
+
+    def _require_short(self, squares: FloatMatrix) -> None:
+        """Refuse vectors whose products the solver, which holds them in single precision, could not hold."""
+        if self.kernel == "linear" and squares.max() > np.finfo(np.float32).max:
+            raise WeglError(
+                f"a vector has length {np.sqrt(squares.max()):.2g}, and a linear SVM takes none above "
+                f"{np.sqrt(np.finfo(np.float32).max):.2g}: set projection.standardize = true, or choose another model"
+            )
 
     def _search(self, shared: Arrays, y: Labels, fold: Fold, group: Sequence[Candidate], seed: int) -> FloatMatrix:
         if len(shared) == 1:
