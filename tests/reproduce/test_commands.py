@@ -1,6 +1,7 @@
 """What the commands of `reproduce` refuse, and that they refuse it before anything is computed or written."""
 
 import json
+import shutil
 import sys
 
 import pytest
@@ -128,27 +129,10 @@ MEASURED = {
     "timings": {"wegl": {"training": 1.0, "inference": 0.1, "measured": 1.0}},
     "how": {"wegl": HOW},
 }
-MOLECULES = {
-    "regularization": 0.1,
-    "graphs": 200,
-    "converged": 200,
-    "time_ratio": [11.0, 3.0],
-    "relative_error": None,
-    "how": HOW,
-}
-GROWTH = {
-    "regularization": None,
-    "sizes": [25],
-    "seconds": [0.1],
-    "converged": [True],
-    "n_points": 50,
-    "how": HOW,
-}
 WHOLE = {
     "tud.json": {"cells": [CELL]},
     "molhiv.json": {"rows": {"wegl": ROW}},
     "reference.json": {"kinds": {"kmeans": {"valid": [1.0], "test": [1.0], "how": HOW}}},
-    "sinkhorn.json": {"molecules": [MOLECULES], "growth": [GROWTH]},
     "runtime.json": {"data_sets": {"MUTAG": MEASURED}},
 }
 
@@ -171,7 +155,7 @@ def spoilt(values, name=""):
         if isinstance(values, dict) and name not in OPEN:
             yield {other: each for other, each in values.items() if other != key}
         if isinstance(value, dict | list):
-            for part in ("text", *spoilt(value, key if isinstance(values, dict) else "")):
+            for part in ("text", float("nan"), *spoilt(value, key if isinstance(values, dict) else "")):
                 changed = dict(values) if isinstance(values, dict) else list(values)
                 changed[key] = part
                 yield changed
@@ -180,7 +164,7 @@ def spoilt(values, name=""):
 @pytest.mark.parametrize("name", WHOLE)
 def test_results_that_are_damaged_are_refused(name, tmp_path):
     folder = Folder(str(tmp_path))
-    damaged = [b"{", b"", b"{}", b"[]", b"null", b"\xff", b"3"]
+    damaged = [b"{", b"", b"{}", b"[]", b"null", b"\xff", b"3", b"[" * 100_000]
     damaged += [json.dumps(values).encode() for values in spoilt(WHOLE[name])]
     for content in damaged:
         folder.write(name, content)
@@ -194,7 +178,6 @@ def test_results_that_are_damaged_are_refused(name, tmp_path):
         ("tud", '{"cells":[{}]}'),
         ("molhiv", "{"),
         ("reference", '{"kinds":[]}'),
-        ("sinkhorn", '{"molecules":[]}'),
         ("runtime", "{}"),
         ("tud", '{"cells":[]'),
     ],
@@ -229,3 +212,22 @@ def test_other_labels_and_other_seeds_are_computed_and_the_earlier_kept(call, da
         assert code == 0, message
         computed.append("svm-rbf" in message)
     assert computed == [True, True, False, True, False]
+
+
+@pytest.mark.parametrize("series", ["best", "held_out", "nested"])
+def test_a_series_of_nothing_is_no_result(series, tmp_path):
+    folder = Folder(str(tmp_path))
+    folder.write("tud.json", json.dumps({"cells": [CELL | {series: []}]}).encode())
+    with pytest.raises(WeglError, match=rf"tud\.json is damaged, or of another version \(cells\.0\.{series}: "):
+        read_kept(folder, "tud.json")
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_the_folder_of_a_run_is_not_written_to(command, call, data, quickstart, tmp_path):
+    run = tmp_path / "run"
+    shutil.copytree(quickstart.folder / "runs" / "quickstart", run)
+    before = sorted(run.rglob("*"))
+    code, message = call(command, "--data", data, "-o", run)
+    assert code == 2
+    assert message.endswith(f"{run} holds a run: name a folder of its own by --output\n")
+    assert sorted(run.rglob("*")) == before

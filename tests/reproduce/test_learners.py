@@ -21,7 +21,7 @@ def searched(learner, problem, group):
 @pytest.mark.parametrize("kind", ["binary", "multiclass"])
 def test_every_model_scores_every_class(name, kind, make_problem):
     problem = make_problem(kind)
-    learner = table_learner(name, problem)
+    learner = table_learner(name, problem, "MUTAG", "final")
     scores = searched(learner, problem, learner.groups()[0][-1:])
     assert scores.shape == (1, 20, {"binary": 1, "multiclass": 3}[kind])
     predicted = scores[0].argmax(axis=1) if kind == "multiclass" else scores[0, :, 0] > learner.threshold
@@ -29,14 +29,11 @@ def test_every_model_scores_every_class(name, kind, make_problem):
 
 
 @pytest.mark.parametrize("kind", ["binary", "multiclass"])
-@pytest.mark.parametrize(("boosted_whole", "max_features"), [(540, None), (539, "sqrt")])
-def test_stages_of_boosting_are_what_shorter_ones_would_be(
-    kind, boosted_whole, max_features, make_problem, monkeypatch
-):
+@pytest.mark.parametrize(("data_set", "max_features"), [("PTC_MR", None), ("PROTEINS", "sqrt")])
+def test_stages_of_boosting_are_what_shorter_ones_would_be(kind, data_set, max_features, make_problem, monkeypatch):
     monkeypatch.setattr(learners, "N_TREES", (2, 5))
-    monkeypatch.setattr(learners, "BOOSTED_WHOLE", boosted_whole)
-    problem = make_problem(kind, width=9)  # of 60 graphs
-    learner = table_learner("gradient-boosting", problem)
+    problem = make_problem(kind, width=9)
+    learner = table_learner("gradient-boosting", problem, data_set, "final")
     group = learner.groups()[1]
     for candidate, scores in zip(group, searched(learner, problem, group), strict=True):
         expected = GradientBoostingClassifier(**candidate, max_features=max_features, random_state=3)
@@ -47,7 +44,7 @@ def test_stages_of_boosting_are_what_shorter_ones_would_be(
 
 def test_what_is_fitted_once_by_boosting_has_the_same_scores(make_problem):
     problem = make_problem("binary", n=200)
-    for group in table_learner("gradient-boosting", problem).groups():
+    for group in table_learner("gradient-boosting", problem, "PROTEINS", "final").groups():
         alike = [{**each, "n_estimators": 5} for each in group if each["n_estimators"] == 25]
         scores = [
             GradientBoostingClassifier(**each, max_features="sqrt", random_state=3)
@@ -59,7 +56,7 @@ def test_what_is_fitted_once_by_boosting_has_the_same_scores(make_problem):
 
 
 def test_the_grid_of_boosting_starts_with_the_deepest_trees(make_problem):
-    groups = table_learner("gradient-boosting", make_problem("binary")).groups()
+    groups = table_learner("gradient-boosting", make_problem("binary"), "MUTAG", "final").groups()
     assert {(each["max_depth"], each["min_samples_leaf"]) for each in groups[0]} == {(5, 1)}
     paper = ParameterGrid(
         {
@@ -77,7 +74,7 @@ def test_the_grid_of_boosting_starts_with_the_deepest_trees(make_problem):
 def test_svms_end_after_the_steps_of_the_tables(make_problem, monkeypatch):
     monkeypatch.setattr(learners, "SVM_ITERATIONS", 2)
     problem = make_problem("binary", n=60)
-    learner = table_learner("svm-linear", problem)
+    learner = table_learner("svm-linear", problem, "MUTAG", "final")
     found = searched(learner, problem, [{"C": 100.0}])
     with pytest.warns(match="terminated early"):
         ended = SVC(C=100.0, kernel="linear", max_iter=2).fit(problem.X[TRAIN], problem.Y[TRAIN, 0])

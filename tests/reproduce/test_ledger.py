@@ -3,6 +3,7 @@ import json
 import pytest
 
 from wegl_dask.folders import Folder
+from wegl_dask.reproduce import ledger as ledger_module
 from wegl_dask.reproduce.ledger import Ledger
 
 
@@ -56,7 +57,8 @@ def test_steps_with_other_settings_lie_beside_one_another(tmp_path, calls):
 
 
 @pytest.mark.parametrize(
-    "content", [b"", b"{", b"{}", b"[]", b"null", b"3", b"\xff", b'{"settings": {}}', b'{"result": 3}']
+    "content",
+    [b"", b"{", b"{}", b"[]", b"null", b"3", b"\xff", b"[" * 100_000, b'{"settings": {}, "how": {}}', b'{"result": 3}'],
 )
 def test_a_step_that_cannot_be_read_is_computed_again(content, tmp_path, calls):
     ledger = Ledger(Folder(str(tmp_path)))
@@ -66,3 +68,39 @@ def test_a_step_that_cannot_be_read_is_computed_again(content, tmp_path, calls):
         assert ledger.step("one", {}, counted(calls, 3)) == 3
     assert calls == [3, 3]
     assert [path.name for path in (tmp_path / "steps").iterdir()] == ["one.json"]
+
+
+@pytest.mark.parametrize("key", ["settings", "result", "how"])
+def test_a_step_that_was_altered_is_computed_again(key, tmp_path, calls):
+    ledger = Ledger(Folder(str(tmp_path)))
+    ledger.step("one", {}, counted(calls, 3))
+    path = tmp_path / "steps" / "one.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {key: None}))
+    assert ledger.step("one", {}, counted(calls, 3)) == 3
+    assert calls == [3, 3]
+
+
+def test_a_step_keeps_when_and_with_what_it_was_computed(tmp_path, calls, monkeypatch):
+    def computed_on(date):
+        monkeypatch.setattr(
+            ledger_module, "provenance", lambda packages: {"date": date, "versions": {"of": packages[0]}}
+        )
+
+    folder = Folder(str(tmp_path))
+    computed_on("2020-01-01")
+    Ledger(folder).step("one", {}, counted(calls, 1), packages=["numpy"])
+    computed_on("2020-01-02")
+    later = Ledger(folder)
+    later.step("one", {}, counted(calls, 1), packages=["scipy"])
+    assert later.how() == {"date": "2020-01-01", "versions": {"of": "numpy"}}
+    later.step("two", {}, counted(calls, 2), packages=["scipy"])
+    both = {
+        "date": "2020-01-02",
+        "versions": {"of": "scipy"},
+        "earlier": [{"date": "2020-01-01", "versions": {"of": "numpy"}}],
+    }
+    assert later.how() == both
+    # Those of another result are its own.
+    fresh = later.fresh()
+    fresh.step("two", {}, counted(calls, 2), packages=["scipy"])
+    assert fresh.how() == {"date": "2020-01-02", "versions": {"of": "scipy"}}

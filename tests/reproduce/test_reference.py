@@ -1,5 +1,5 @@
 import json
-import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -7,14 +7,16 @@ from scipy import stats
 from sklearn.ensemble import RandomForestClassifier
 from sklearn.metrics import roc_auc_score
 
+from wegl_dask.errors import WeglError
 from wegl_dask.folders import Folder
-from wegl_dask.reproduce import reference
+from wegl_dask.reproduce import molhiv, reference
 from wegl_dask.reproduce.ledger import Ledger
-from wegl_dask.reproduce.provenance import provenance
 from wegl_dask.reproduce.reference import Areas, measure_references, p_value
 from wegl_dask.reproduce.reference_results import reference_table, write_results
 from wegl_dask.spec import JobSpec
 from wegl_dask.training.spreading import Workers
+
+HOW = {"date": "2020-01-01", "versions": {"numpy": "0.1"}}
 
 
 @pytest.fixture(autouse=True)
@@ -82,6 +84,23 @@ def test_every_kind_is_a_job_file(kind, made_up, tmp_path):
     assert (spec.reference.kind, spec.nodes.atom_embedding_width, spec.diffusion.layers) == (kind, 300, 4)
 
 
+@pytest.mark.parametrize("part", ["valid", "test"])
+def test_a_part_of_one_class_is_named(part, made_up, tmp_path):
+    data_set = made_up(lambda _: 1.0)
+
+    def embed(name, changes):
+        found = embedded(name, changes)
+        labels = np.where(np.array(found.split) == part, 0, np.array(found.y))
+        rows = found.rows.set_column(1, "label", [labels])
+        return replace(found, rows=rows)
+
+    embedded, data_set.embed = data_set.embed, embed
+    with pytest.raises(WeglError, match=f'ROC-AUC is not defined on the part "{part}", where the labels are all alike'):
+        measure(data_set, tmp_path, kmeans=1)
+    with pytest.raises(WeglError, match=f'ROC-AUC is not defined on the part "{part}"'):
+        molhiv.Molhiv(molhiv.Plan(), data_set, Ledger(Folder(str(tmp_path))), Workers(1)).compute(print)
+
+
 def test_kinds_are_compared_on_the_seeds_that_both_have():
     one, other = [78.0, 79.0, 77.5, 10.0], [77.0, 78.5, 77.6]
     # By hand: differences 1, 0.5, -0.1; t = mean / (deviation / sqrt 3) with 2 degrees of freedom.
@@ -94,25 +113,20 @@ def test_kinds_are_compared_on_the_seeds_that_both_have():
 
 def test_the_table_has_a_row_a_kind():
     found = {
-        "kmeans": Areas("kmeans", np.array([80.0, 82.0]), np.array([78.0, 79.0])),
-        "normal": Areas("normal", np.array([80.0]), np.array([77.0])),
+        "kmeans": Areas("kmeans", np.array([80.0, 82.0]), np.array([78.0, 79.0]), HOW),
+        "normal": Areas("normal", np.array([80.0]), np.array([77.0]), HOW),
     }
-    lines = reference_table(found, [provenance(["numpy"])] * 2).splitlines()
-    assert "| kmeans | 2 | 81.00 ± 1.00 | 78.50 ± 0.50 |  |" in lines
+    lines = reference_table(found).splitlines()
+    assert "| kmeans | 2 | 81.00 ± 1.41 | 78.50 ± 0.71 |  |" in lines
     assert "| normal | 1 | 80.00 | 77.00 |  |" in lines
 
 
-def areas(kind, *test):
-    return {kind: Areas(kind, np.array(test) + 2, np.array(test))}
+def areas(kind, *test, how=HOW):
+    return {kind: Areas(kind, np.array(test) + 2, np.array(test), how)}
 
 
 def kept_kinds(folder):
     return json.loads(folder.read("reference.json"))["kinds"]
-
-
-def date_back(folder):
-    text = re.sub(r'"date": "[^"]*"', '"date": "2020-01-01"', folder.read("reference.json").decode())
-    folder.write("reference.json", re.sub(r'"numpy": "[^"]*"', '"numpy": "0.1"', text).encode())
 
 
 def test_results_are_written_as_table_plot_and_json(tmp_path):
@@ -133,26 +147,26 @@ def test_rows_of_other_kinds_and_of_more_seeds_are_kept(tmp_path):
         "normal": [76.0, 77.0],
         "barycenter": [70.0],
     }
-    assert "| normal | 2 | 78.50 ± 0.50 | 76.50 ± 0.50 |" in folder.read("reference.md").decode()
+    assert "| normal | 2 | 78.50 ± 0.71 | 76.50 ± 0.71 |" in folder.read("reference.md").decode()
     # A seed that gives another number was measured anew.
     write_results(folder, areas("normal", 75.0))
     assert kept_kinds(folder)["normal"]["test"] == [75.0]
 
 
-def test_areas_that_were_not_measured_anew_keep_their_date_and_versions(tmp_path):
+def test_areas_have_the_date_and_the_versions_of_their_steps(tmp_path):
     pytest.importorskip("matplotlib")
     folder = Folder(str(tmp_path))
-    write_results(folder, areas("kmeans", 78.0))
-    date_back(folder)
-    write_results(folder, areas("kmeans", 78.0))
-    assert folder.read("reference.md").decode().endswith("; 2020-01-01.\n")
     write_results(folder, areas("kmeans", 78.0, 79.0))
-    now = provenance(["numpy"])
-    text = folder.read("reference.md").decode()
-    assert f"numpy 0.1 (2020-01-01) and {now['versions']['numpy']} ({now['date']})" in text
-    # Once more, and the two dates stay.
-    write_results(folder, areas("kmeans", 78.0, 79.0))
-    assert folder.read("reference.md").decode() == text
+    assert folder.read("reference.md").decode().endswith("numpy 0.1; 2020-01-01.\n")
+    later = {"date": "2020-01-02", "versions": {"numpy": "0.2"}}
+    write_results(folder, areas("kmeans", 78.0, how=later))
+    assert kept_kinds(folder)["kmeans"]["how"] == HOW
+    write_results(folder, areas("kmeans", 78.0, 79.0, how=later))
+    assert kept_kinds(folder)["kmeans"]["how"] == later
+    # Of another version of the numerics, the same numbers and more are no part of them.
+    other = {"date": "2020-01-03", "versions": {"wegl-dask numerics": "0"}}
+    write_results(folder, areas("kmeans", 78.0, how=other))
+    assert kept_kinds(folder)["kmeans"]["test"] == [78.0]
 
 
 def test_results_of_the_repository_are_added_to(committed):

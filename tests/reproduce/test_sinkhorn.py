@@ -1,5 +1,4 @@
 import json
-import re
 from dataclasses import replace
 
 import numpy as np
@@ -9,10 +8,11 @@ import pytest
 from wegl_dask.folders import Folder
 from wegl_dask.reproduce import sinkhorn
 from wegl_dask.reproduce.ledger import Ledger
-from wegl_dask.reproduce.provenance import provenance
 from wegl_dask.reproduce.sinkhorn import Growth, Molecules, compare_on_molecules, crossing, measure_growth
 from wegl_dask.reproduce.sinkhorn_results import write_results
 from wegl_dask.transport import WeightedPoints, exact_plan
+
+HOW = {"date": "2020-01-01", "versions": {"POT": "0.1"}}
 
 
 @pytest.fixture
@@ -122,9 +122,9 @@ def test_the_table_names_the_crossing_and_what_was_not_measured(tmp_path):
     pytest.importorskip("matplotlib")
     molecules = [Molecules(0.1, np.array([2.0, 4.0, 9.0]), np.array([0.1, 0.3, np.nan]))]
     series = [growth(None, (10, 1000), (1.0, 1e4)), growth(0.1, (10,), (10.0,)), growth(0.01, (10, 1000), (10.0, 1e3))]
-    write_results(Folder(str(tmp_path)), molecules, series)
+    write_results(Folder(str(tmp_path)), molecules, series, HOW)
     text = (tmp_path / "sinkhorn.md").read_text()
-    assert "| 0.1 | 5.0 ± 2.9 | 4.0 | 20.00% ± 10.00% | 30.00% | 66.7% |" in text
+    assert "| 0.1 | 5.0 ± 3.6 | 4.0 | 20.00% ± 14.14% | 30.00% | 66.7% |" in text
     assert "| LP | 1 | 10000 | |" in text
     assert "| Sinkhorn, 0.1 | 10 | - | none measured, up to 10 |" in text
     assert "| Sinkhorn, 0.01 | 10 | 1000 | 100 points |" in text
@@ -135,55 +135,49 @@ def test_the_table_names_the_crossing_and_what_was_not_measured(tmp_path):
 
 def test_tables_are_written_when_a_part_is_done(tmp_path):
     pytest.importorskip("matplotlib")
-    write_results(Folder(str(tmp_path)), [], [])
+    write_results(Folder(str(tmp_path)), [], [], HOW)
     assert "number of points is not measured yet" in (tmp_path / "sinkhorn.md").read_text()
 
 
 def test_the_table_says_where_there_are_few_points(tmp_path):
     pytest.importorskip("matplotlib")
     few = [Growth(None, (25, 60), (1.0, 2.0), (True, True), 121)]
-    write_results(Folder(str(tmp_path)), [], few)
+    write_results(Folder(str(tmp_path)), [], few, HOW)
     text = (tmp_path / "sinkhorn.md").read_text()
     assert "There are 121 distinct points, so that no more than 60 are on either side." in text
-    write_results(Folder(str(tmp_path)), [], [growth(None, (25,), (1.0,))])
+    write_results(Folder(str(tmp_path)), [], [growth(None, (25,), (1.0,))], HOW)
     assert "distinct points, so" not in (tmp_path / "sinkhorn.md").read_text()
 
 
 def test_one_molecule_has_no_deviation_and_an_iteration_that_never_converged_no_error(tmp_path):
     pytest.importorskip("matplotlib")
     never = Molecules(0.01, np.array([2.0, 4.0]), np.array([np.nan, np.nan]))
-    write_results(Folder(str(tmp_path)), [Molecules(0.1, np.array([2.0]), np.array([0.25])), never], [])
+    write_results(Folder(str(tmp_path)), [Molecules(0.1, np.array([2.0]), np.array([0.25])), never], [], HOW)
     text = (tmp_path / "sinkhorn.md").read_text()
     assert "| 0.1 | 2.0 | 2.0 | 25.00% | 25.00% | 100.0% |" in text
-    assert "| 0.01 | 3.0 ± 1.0 | 3.0 |  |  | 0.0% |" in text
+    assert "| 0.01 | 3.0 ± 1.4 | 3.0 |  |  | 0.0% |" in text
     assert json.loads((tmp_path / "sinkhorn.json").read_text())["molecules"][1]["relative_error"] is None
-    write_results(Folder(str(tmp_path)), [never], [])
+    write_results(Folder(str(tmp_path)), [never], [], HOW)
     assert (tmp_path / "sinkhorn.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_what_was_not_measured_anew_keeps_its_date_and_versions(tmp_path):
-    pytest.importorskip("matplotlib")
-    folder = Folder(str(tmp_path))
-    molecules = [Molecules(0.1, np.array([2.0, 4.0, 9.0]), np.array([0.1, 0.3, np.nan]))]
-    series = [growth(None, (10,), (1.0,)), growth(0.1, (10,), (10.0,))]
-    write_results(folder, molecules, series)
-    text = re.sub(r'"date": "[^"]*"', '"date": "2020-01-01"', folder.read("sinkhorn.json").decode())
-    folder.write("sinkhorn.json", re.sub(r'"POT": "[^"]*"', '"POT": "0.1"', text).encode())
-    # As the command hands on what there is, one after another.
-    write_results(folder, molecules, [])
-    write_results(folder, molecules, series[:1])
-    write_results(folder, molecules, series)
-    assert folder.read("sinkhorn.md").decode().endswith("; 2020-01-01.\n")
-    write_results(folder, molecules, [series[0], growth(0.1, (10, 20), (10.0, 20.0))])
-    now = provenance(["POT"])
-    assert f"POT 0.1 (2020-01-01) and {now['versions']['POT']} ({now['date']})" in folder.read("sinkhorn.md").decode()
+def test_growth_is_the_median_over_draws_of_the_points(ledger, monkeypatch):
+    pool = np.random.default_rng(0).standard_normal((40, 3))
+    seconds = iter([5.0, 1.0, 2.0])
+    solved = []
+
+    def solve(problem, regularization):
+        assert regularization is None
+        solved.append(problem.costs)
+        return next(seconds), 1.0
+
+    monkeypatch.setattr(sinkhorn._Problem, "solve", solve)
+    first = next(measure_growth(pool, ledger, sizes=(5,), data="of the graphs"))
+    assert first.seconds == (2.0,)
+    assert len({costs.tobytes() for costs in solved}) == 3
 
 
-def test_results_of_the_repository_are_read(committed):
-    pytest.importorskip("matplotlib")
-    folder, earlier = committed("sinkhorn.json")
-    write_results(folder, [], [growth(None, (10,), (1.0,))])
-    kept = json.loads(folder.read("sinkhorn.json"))
-    assert kept["molecules"] == earlier["molecules"]
-    assert kept["growth"][0]["seconds"] == [1.0]
-    assert len(kept["growth"]) == len(earlier["growth"])
+def test_what_was_measured_has_the_processor_beside_the_versions(ledger):
+    list(measure_growth(np.random.default_rng(0).standard_normal((10, 3)), ledger, sizes=(5,), data="of the graphs"))
+    assert ledger.how()["versions"]["processor"]
+    assert ledger.how()["versions"]["POT"] == ot.__version__

@@ -14,11 +14,9 @@ from wegl_dask.folders import Folder
 from wegl_dask.reproduce import tud
 from wegl_dask.reproduce.paper import PaperCell, paper_cell
 from wegl_dask.reproduce.plots import tud_plot
-from wegl_dask.reproduce.provenance import provenance
-from wegl_dask.reproduce.tables import LARGE_NOTE, SHORT, tud_table
+from wegl_dask.reproduce.tables import LARGE_NOTE, SHORT, held_out_over, tud_table
 from wegl_dask.reproduce.tud_results import add_results
 from wegl_dask.spec import read_job
-from wegl_dask.version import NUMERICS_VERSION
 
 HOW = {"layers": [3, 4], "shortlisted": 2, "seed": 0, "date": "2026-11-28", "versions": {"numpy": "2"}}
 
@@ -32,6 +30,7 @@ def cell(best, paper, **settings):
         "nested": None,
         "chosen": {"layers": 3},
         "n_configurations": 8,
+        "how": HOW,
     }
     return tud.Cell(paper=paper, best=np.array(best), **{**values, **settings})
 
@@ -70,7 +69,7 @@ def test_layers_and_candidate_are_chosen_together():
             step([2], [[0.1], [0.2], [0.9]], [[0.2], [0.4], [0.1]]),
         ],
     }
-    found = tud.choose("MUTAG", "concat", "svm-rbf", steps)
+    found = tud.choose("MUTAG", "concat", "svm-rbf", steps, HOW)
     assert found.chosen == {"layers": 4, "C": 1}
     assert found.n_configurations == 4
     assert found.best.tolist() == pytest.approx([80, 70, 80])
@@ -82,7 +81,7 @@ def test_layers_and_candidate_are_chosen_together():
 
 def test_without_inner_folds_there_is_no_nested_number():
     steps = {3: [step([1, 2], [[0.5, 0.6], [0.7, 0.5]], [[], []])]}
-    found = tud.choose("MUTAG", "concat", "svm-rbf", steps)
+    found = tud.choose("MUTAG", "concat", "svm-rbf", steps, HOW)
     assert found.nested is None
     # What did better on the other fold.
     assert found.held_out.tolist() == pytest.approx([50, 50])
@@ -107,7 +106,7 @@ def test_of_a_large_data_set_a_smaller_grid_is_searched_and_only_if_it_is_named(
 @pytest.mark.parametrize("name", tud.LARGE_DATA_SETS)
 def test_the_note_on_a_large_data_set_is_what_its_job_file_has(name):
     projection = read_job(shipped_jobs()[f"paper/{name.lower()}"]).projection
-    assert f"from {projection.components} principal components" in LARGE_NOTE
+    assert f" {projection.components} principal components" in LARGE_NOTE
     assert not projection.standardize
 
 
@@ -118,7 +117,13 @@ class Answers:
         self.accuracy = accuracy
         self.asked = []
 
-    def step(self, name, settings, compute):  # noqa: ARG002
+    def fresh(self):
+        return self
+
+    def how(self):
+        return {"date": "2026-11-28"}
+
+    def step(self, name, settings, compute, *, packages):  # noqa: ARG002
         layers, part = re.fullmatch(r"tud-MUTAG-concat-(\d)-random-forest-(first|rest)", name).groups()
         self.asked.append((int(layers), part))
         outer = [[self.accuracy[int(layers)] + (0.05 if part == "rest" else 0)]] * 10
@@ -132,6 +137,7 @@ def test_the_whole_grid_is_searched_with_the_best_numbers_of_layers():
     assert ledger.asked == [(3, "first"), (4, "first"), (5, "first"), (6, "first"), (4, "rest"), (6, "rest")]
     assert found.chosen == {"layers": 4, "part": "rest"}
     assert found.n_configurations == 6
+    assert found.how == {"seed": 0, "layers": [3, 4, 5, 6], "shortlisted": 2, "date": "2026-11-28"}
 
 
 def test_the_first_groups_alone_are_searched():
@@ -146,16 +152,16 @@ def test_steps_have_their_data_and_what_their_model_follows_from_among_their_set
     asked = []
 
     class Settings(Answers):
-        def step(self, name, settings, compute):
+        def step(self, name, settings, compute, *, packages):
             asked.append((settings["data"], settings["bins"]))
-            return super().step(name, settings, compute)
+            return super().step(name, settings, compute, packages=packages)
 
-    monkeypatch.setattr(tud, "CONSTANTS", {"random-forest": {"bins": 3}})
+    monkeypatch.setattr(tud, "constants", lambda *cell: {"bins": "-".join(cell)})
     plan = tud.Plan(layers=[3], models=["random-forest"])
     tud.compute_cells(
         plan, SimpleNamespace(fingerprint="of them"), Settings({3: 0.7}), None, name="MUTAG", pooling="concat"
     )
-    assert asked == [("of them", 3), ("of them", 3)]
+    assert asked == [("of them", "random-forest-MUTAG-concat")] * 2
 
 
 def test_a_cell_is_short_when_it_is_more_than_a_deviation_below_the_paper():
@@ -170,48 +176,62 @@ def rows_of(table):
 
 def test_the_table_has_a_row_a_cell_and_marks_short_ones():
     cells = [cell([80.0, 84.0], PaperCell(90.0, 1.0)), cell([90.0, 94.0], PaperCell(90.0, None), pooling="concat")]
-    assert rows_of(tud_table(cells, [HOW] * 2)) == [
-        f"| WEGL + RF | final | 90.0 ± 1.0 | 82.0 ± 2.0 | 81.0 ± 2.0 | {SHORT} | layers = 3 |",
-        "| WEGL + RF | concat | 90.0 | 92.0 ± 2.0 | 91.0 ± 2.0 |  | layers = 3 |",
+    assert rows_of(tud_table(cells)) == [
+        f"| WEGL + RF | final | 90.0 ± 1.0 | 82.0 ± 2.8 | 81.0 ± 2.8 | {SHORT} | layers = 3 |",
+        "| WEGL + RF | concat | 90.0 | 92.0 ± 2.8 | 91.0 ± 2.8 |  | layers = 3 |",
     ]
 
 
 def test_the_table_sets_our_best_cell_beside_the_papers_and_says_what_is_not_there():
-    cells = [cell([80.0, 84.0], None), cell([90.0, 88.0], None, model="mlp")]
-    table = tud_table(cells, [HOW, {**HOW, "date": "2026-11-30", "seed": 1}])
+    later = {**HOW, "date": "2026-11-30", "seed": 1}
+    table = tud_table([cell([80.0, 84.0], None), cell([90.0, 88.0], None, model="mlp", how=later)])
     # The paper's best on MUTAG is GBDT with concat, 89.3.
-    assert "| MUTAG | 89.3 ± 6.6 (GBDT, concat) | 89.0 ± 1.0 (MLP, final) | 88.0 ± 1.0 | below | 2 | 0 |" in table
+    assert "| MUTAG | 89.3 ± 6.6 (GBDT, concat) | 89.0 ± 1.4 (MLP, final) | 88.0 ± 1.4 | below | 2 | 0 |" in table
     assert "Not computed yet: PTC_MR, ENZYMES, PROTEINS, IMDB-BINARY." in table
-    assert "Layers 3, 4, with the whole grid." in table
+    assert "- MLP, final: layers 3, 4, with the whole grid, seed 1." in table
     assert "13 of 15 cells are not computed yet." in table
     assert "Seed 0, 1; numpy 2; 2026-11-28 to 2026-11-30." in table
 
 
+def test_across_cells_a_fold_is_scored_by_what_is_best_on_the_others():
+    held_out = [[90.0, 50.0, 70.0], [80.0, 80.0, 60.0]]
+    cells = [cell(each, None, held_out=np.array(each)) for each in held_out]
+    # Without fold 0 the second is best (140 to 120), without fold 1 the first (160 to 140), without 2 the second (160 to 140).
+    assert held_out_over(cells).tolist() == [80.0, 50.0, 60.0]
+
+
+def test_data_sets_whose_points_are_not_the_papers_are_marked():
+    table = tud_table([cell([80.0], None), cell([90.0], None, data_set="COLLAB", pooling="concat")])
+    assert "| COLLAB † | 80.6 ± 2.0 (GBDT, concat) |" in table
+    assert "| MUTAG | " in table
+    assert table.count("Not the paper's points") == 2
+
+
 def test_the_nested_number_has_a_column_where_it_was_computed():
     cells = [cell([80.0], None, nested=np.array([70.0])), cell([81.0], None, pooling="concat")]
-    assert rows_of(tud_table(cells, [HOW] * 2)) == [
+    assert rows_of(tud_table(cells)) == [
         "| WEGL + RF | final |  | 80.0 | 79.0 | 70.0 |  | layers = 3 |",
         "| WEGL + RF | concat |  | 81.0 | 80.0 |  |  | layers = 3 |",
     ]
 
 
 def test_cells_of_other_grids_are_told_apart():
-    cells = [
-        cell([80.0, 84.0], None),
-        cell([81.0, 82.0], None, pooling="concat"),
-        cell([70.0, 72.0], None, model="mlp"),
-        cell([70.0, 72.0], None, model="gradient-boosting"),
-        cell([70.0, 72.0], None, model="svm-linear"),
-    ]
     one, none = {**HOW, "shortlisted": 1}, {**HOW, "shortlisted": 0}
-    lines = tud_table(cells, [one, one, {**one, "layers": [3]}, none, none]).splitlines()
+    cells = [
+        cell([80.0, 84.0], None, how=one),
+        cell([81.0, 82.0], None, how=one, pooling="concat"),
+        cell([70.0, 72.0], None, how={**one, "layers": [3]}, model="mlp"),
+        cell([70.0, 72.0], None, how=none, model="gradient-boosting"),
+        cell([70.0, 72.0], None, how=none, model="svm-linear"),
+    ]
+    lines = tud_table(cells).splitlines()
     assert "- RF, final; RF, concat: layers 3, 4; the whole grid with the best 1 of them." in lines
     assert "- MLP, final: layers 3, with the whole grid." in lines
     assert "- GBDT, final: layers 3, 4; the first group of candidates alone." in lines
     # It has one group of candidates.
     assert "- SVM-Linear, final: layers 3, 4, with the whole grid." in lines
-    assert "Layers 3, 4; the first group of candidates alone." in tud_table(cells[:1], [{**HOW, "shortlisted": 0}])
-    assert "Layers 3, with the whole grid." in tud_table(cells[:1], [{**HOW, "layers": [3]}]).splitlines()
+    assert "Layers 3, 4; the first group of candidates alone." in tud_table([cell([80.0], None, how=none)])
+    assert "Layers 3, with the whole grid." in tud_table([cell([80.0], None, how={**HOW, "layers": [3]})]).splitlines()
 
 
 def test_the_plot_is_a_png():
@@ -224,10 +244,8 @@ def test_cells_of_several_commands_are_kept_together(tmp_path):
     pytest.importorskip("matplotlib")
     folder = Folder(str(tmp_path))
     nested = np.array([70.0, 71.0])
-    add_results(
-        folder, [cell([1.0, 2.0], None, data_set="PTC_MR"), cell([80.0, 84.0], None, nested=nested)], tud.Plan()
-    )
-    add_results(folder, [cell([50.0, 52.0], None, model="mlp"), cell([80.0, 84.0], None)], tud.Plan())
+    add_results(folder, [cell([1.0, 2.0], None, data_set="PTC_MR"), cell([80.0, 84.0], None, nested=nested)])
+    add_results(folder, [cell([50.0, 52.0], None, model="mlp"), cell([80.0, 84.0], None)])
     kept = json.loads(folder.read("tud.json"))["cells"]
     # In the order of the table; the nested number of a cell that is the same has been kept.
     assert [(each["data_set"], each["model"], each["nested"]) for each in kept] == [
@@ -235,7 +253,7 @@ def test_cells_of_several_commands_are_kept_together(tmp_path):
         ("MUTAG", "random-forest", [70.0, 71.0]),
         ("PTC_MR", "random-forest", None),
     ]
-    add_results(folder, [cell([90.0, 92.0], None)], tud.Plan())
+    add_results(folder, [cell([90.0, 92.0], None)])
     kept = json.loads(folder.read("tud.json"))["cells"]
     assert kept[1]["best"] == [90.0, 92.0]
     assert kept[1]["nested"] is None
@@ -257,68 +275,41 @@ def date_back(folder, name):
     folder.write(name, re.sub(r'"scikit-learn": "[^"]*"', '"scikit-learn": "0.0.1"', text).encode())
 
 
-def test_a_nested_number_is_not_kept_beside_another_set_of_configurations(tmp_path):
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"how": {**HOW, "layers": [3, 5]}},
+        {"how": {**HOW, "seed": 1}},
+        {"how": {**HOW, "shortlisted": 1}},
+        {"how": {**HOW, "versions": {"wegl-dask numerics": "0"}}},
+        # The best configuration is as before, but it was chosen among more.
+        {"n_configurations": 16},
+        {"chosen": {"layers": 4}},
+    ],
+)
+def test_a_nested_number_is_kept_beside_the_same_numbers_of_the_same_plan_alone(other, tmp_path):
     pytest.importorskip("matplotlib")
     folder = Folder(str(tmp_path))
-    add_results(folder, [cell([80.0, 84.0], None, nested=np.array([85.0, 86.0]))], tud.Plan(layers=[3]))
-    # The best configuration is as before, but it was chosen among more.
-    add_results(folder, [cell([80.0, 84.0], None, n_configurations=16)], tud.Plan(layers=[3, 6]))
+    add_results(folder, [cell([80.0, 84.0], None, nested=np.array([85.0, 86.0]))])
+    later = {**HOW, "date": "2026-11-30"}
+    add_results(folder, [cell([80.0, 84.0], None, how=later)])
+    assert kept_cell(folder)["nested"] == [85.0, 86.0]
+    assert kept_cell(folder)["how"] == {**later, "earlier": [{"date": "2026-11-28", "versions": {"numpy": "2"}}]}
+    add_results(folder, [cell([80.0, 84.0], None, **other)])
     assert kept_cell(folder)["nested"] is None
-    assert kept_cell(folder)["how"]["layers"] == [3, 6]
-
-
-@pytest.mark.parametrize("plan", [{"layers": [3, 5]}, {"layers": [3, 4], "seed": 1}])
-def test_a_nested_number_is_not_kept_beside_as_many_configurations_of_another_plan(plan, tmp_path):
-    pytest.importorskip("matplotlib")
-    folder = Folder(str(tmp_path))
-    add_results(folder, [cell([80.0, 84.0], None, nested=np.array([85.0, 86.0]))], tud.Plan(layers=[3, 4]))
-    add_results(folder, [cell([80.0, 84.0], None)], tud.Plan(**plan))
-    assert kept_cell(folder)["nested"] is None
-
-
-def test_a_cell_that_was_not_computed_anew_keeps_its_date_and_versions(tmp_path):
-    pytest.importorskip("matplotlib")
-    folder = Folder(str(tmp_path))
-    add_results(folder, [cell([80.0, 84.0], None)], tud.Plan())
-    date_back(folder, "tud.json")
-    before = folder.read("tud.json")
-    add_results(folder, [cell([80.0, 84.0], None)], tud.Plan())
-    assert folder.read("tud.json") == before
-    assert f"scikit-learn 0.0.1, wegl-dask numerics {NUMERICS_VERSION}; 2020-01-01.\n" in folder.read("tud.md").decode()
 
 
 def test_the_table_says_where_its_cells_differ_in_date_and_versions(tmp_path):
     pytest.importorskip("matplotlib")
     folder = Folder(str(tmp_path))
-    add_results(folder, [cell([80.0, 84.0], None)], tud.Plan(layers=[3]))
-    date_back(folder, "tud.json")
-    add_results(folder, [cell([70.0, 72.0], None, model="mlp")], tud.Plan(layers=[3]))
-    now = provenance(["scikit-learn"])
-    line = f"scikit-learn 0.0.1 (2020-01-01) and {now['versions']['scikit-learn']} ({now['date']}), wegl-dask numerics"
-    assert line in folder.read("tud.md").decode()
+    add_results(folder, [cell([80.0, 84.0], None)])
+    add_results(
+        folder, [cell([70.0, 72.0], None, model="mlp", how={**HOW, "date": "2026-11-30", "versions": {"numpy": "3"}})]
+    )
+    assert "numpy 2 (2026-11-28) and 3 (2026-11-30); 2026-11-28 to 2026-11-30." in folder.read("tud.md").decode()
 
 
-@pytest.mark.parametrize(
-    ("plan", "best", "is_in_part_earlier"),
-    [
-        ({"layers": [3]}, [80.0, 83.0], True),  # among fewer configurations, of the same fits
-        ({"layers": [3, 4, 6]}, [80.0, 84.0], True),
-        ({"layers": [3, 4]}, [79.0, 84.0], False),  # the same plan has other numbers
-        ({"layers": [5]}, [79.0, 84.0], False),
-        ({"layers": [3], "seed": 1}, [79.0, 84.0], False),
-    ],
-)
-def test_a_cell_of_which_a_part_was_computed_earlier_has_both_dates(plan, best, is_in_part_earlier, tmp_path):
-    pytest.importorskip("matplotlib")
-    folder = Folder(str(tmp_path))
-    add_results(folder, [cell([80.0, 84.0], None)], tud.Plan(layers=[3, 4]))
-    date_back(folder, "tud.json")
-    add_results(folder, [cell(best, None)], tud.Plan(**plan))
-    assert ("0.0.1 (2020-01-01)" in folder.read("tud.md").decode()) == is_in_part_earlier
-    assert kept_cell(folder)["how"]["date"] == provenance([])["date"]
-
-
-UNKNOWN = {**cell([80.0], None, data_set="NCI1").to_json(), "how": HOW}
+UNKNOWN = cell([80.0], None, data_set="NCI1").to_json()
 # As earlier versions wrote it.
 OLD = json.dumps(
     {"cells": [{**cell([80.0], None).to_json(), "how": {"seed": 0, "date": "2026-11-28", "versions": {}}}]}
@@ -340,13 +331,13 @@ def test_a_file_that_holds_no_results_is_named(content, found, tmp_path):
     folder = Folder(str(tmp_path))
     folder.write("tud.json", content.encode())
     with pytest.raises(WeglError, match=rf"tud\.json is damaged, or of another version \({found}"):
-        add_results(folder, [cell([80.0, 84.0], None)], tud.Plan())
+        add_results(folder, [cell([80.0, 84.0], None)])
 
 
 def test_results_of_the_repository_are_added_to(committed):
     pytest.importorskip("matplotlib")
     folder, earlier = committed("tud.json", "cells")
-    add_results(folder, [cell([80.0, 84.0], None, data_set="REDDIT-BINARY")], tud.Plan())
+    add_results(folder, [cell([80.0, 84.0] * 5, None, data_set="REDDIT-BINARY")])
     cells = json.loads(folder.read("tud.json"))["cells"]
     added = next(each for each in cells if (each["data_set"], each["pooling"]) == ("REDDIT-BINARY", "final"))
     assert [each for each in cells if each is not added] == earlier

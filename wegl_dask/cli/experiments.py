@@ -79,7 +79,7 @@ def molhiv(
         threads=workers or CPU_COUNT,
     )
     with _opened(data, output, workers, RESULTS) as (folder, data_set, ledger, spread):
-        job.Molhiv(plan, data_set, ledger, spread).compute(lambda row: add_row(folder, row, plan))
+        job.Molhiv(plan, data_set, ledger, spread).compute(lambda row: add_row(folder, row))
     click.echo(f"wrote {folder.location('molhiv')}.md, molhiv.json and molhiv.png")
 
 
@@ -133,7 +133,7 @@ def sinkhorn(data: str, output: str, *, workers: int | None) -> None:
     from wegl_dask.reproduce import sinkhorn as job  # noqa: PLC0415
     from wegl_dask.reproduce.embedding import run_shipped  # noqa: PLC0415
     from wegl_dask.reproduce.ledger import Ledger  # noqa: PLC0415
-    from wegl_dask.reproduce.sinkhorn_results import RESULTS, write_results  # noqa: PLC0415
+    from wegl_dask.reproduce.sinkhorn_results import write_results  # noqa: PLC0415
     from wegl_dask.run_rows import RunRows  # noqa: PLC0415
     from wegl_dask.spec import ClusterTable  # noqa: PLC0415
     from wegl_dask.storage import RunFolder  # noqa: PLC0415
@@ -141,7 +141,7 @@ def sinkhorn(data: str, output: str, *, workers: int | None) -> None:
 
     molecules: list[job.Molecules] = []
     growth: list[job.Growth] = []
-    with held(data, output, RESULTS) as folder:
+    with held(data, output) as folder:
         ledger = Ledger(folder)
         run = folder.location("run")
         with open_client(ClusterTable(workers=workers, dashboard_address=None)) as client:
@@ -151,12 +151,12 @@ def sinkhorn(data: str, output: str, *, workers: int | None) -> None:
         places = np.unique(np.linspace(0, rows.n_rows - 1, job.N_GRAPHS).astype(np.int64))
         for found in job.compare_on_molecules(rows.points(places), rows.model.reference, ledger, data=read):
             molecules.append(found)
-            write_results(folder, molecules, growth)
+            write_results(folder, molecules, growth, ledger.how())
         places = np.unique(np.linspace(0, rows.n_rows - 1, job.POOL_GRAPHS).astype(np.int64))
         pool = np.unique(rows.points(places).points, axis=0)
         for series in job.measure_growth(pool, ledger, data=read):
             growth.append(series)
-            write_results(folder, molecules, growth)
+            write_results(folder, molecules, growth, ledger.how())
     click.echo(f"wrote {folder.location('sinkhorn')}.md, sinkhorn.json and sinkhorn.png")
 
 

@@ -116,26 +116,28 @@ def tud(
             data_set = DataSet(each, job_toml, data, folder.location(), client)
             for pooling in part.poolings:
                 cells = job.compute_cells(part, data_set, Ledger(folder), spread, name=each, pooling=pooling)
-                add_results(folder, cells, part)
+                add_results(folder, cells)
     click.echo(f"wrote {folder.location('tud')}.md, tud.json and tud.png")
 
 
 @contextmanager
-def held(data: str, output: str, results: str) -> "Iterator[Folder]":
+def held(data: str, output: str, results: str | None = None) -> "Iterator[Folder]":
     """Hold the output folder of a command until it ends, after a look at what would stop it.
 
     Parameters
     ----------
     data, output : str
         The options.
-    results : str
-        Name of the file that the command adds to.
+    results : str or None
+        Name of the file that the command adds to, if it adds to one.
 
     Raises
     ------
     WeglError
-        If there are no data, no figure can be drawn, another command is writing in the folder, or the file is damaged.
+        If there are no data, no figure can be drawn, the folder is that of a run, another command is writing in it, or the
+        file is damaged.
     """
+    from wegl_dask.claims import JOB_NAME  # noqa: PLC0415
     from wegl_dask.folders import Folder  # noqa: PLC0415
     from wegl_dask.locks import locked  # noqa: PLC0415
     from wegl_dask.reproduce.embedding import require_data  # noqa: PLC0415
@@ -145,8 +147,11 @@ def held(data: str, output: str, results: str) -> "Iterator[Folder]":
     require_data(data)
     require_plots()
     folder = Folder(output)
+    if JOB_NAME in folder.listing():
+        raise JobFileError(f"{folder.location()} holds a run: name a folder of its own by --output")
     with stopped_by_signals(), locked(folder):
-        read_kept(folder, results)
+        if results is not None:
+            read_kept(folder, results)
         yield folder
 
 

@@ -4,7 +4,7 @@ import json
 from collections.abc import Collection, Mapping, Sequence
 from typing import Annotated, Any, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, FiniteFloat, ValidationError, model_validator
 
 from wegl_dask.errors import WeglError
 from wegl_dask.folders import Folder
@@ -19,7 +19,7 @@ def read_kept(folder: Folder, name: str) -> dict[str, Any]:
     Parameters
     ----------
     folder : Folder
-    name : {"tud.json", "molhiv.json", "reference.json", "sinkhorn.json", "runtime.json"}
+    name : {"tud.json", "molhiv.json", "reference.json", "runtime.json"}
 
     Raises
     ------
@@ -32,7 +32,7 @@ def read_kept(folder: Folder, name: str) -> dict[str, Any]:
     try:
         kept: dict[str, Any] = json.loads(content)
         _KINDS[name].model_validate(kept)
-    except ValueError as error:  # pydantic's are among them
+    except (ValueError, RecursionError) as error:  # pydantic's are among them
         found = first_problem(error) if isinstance(error, ValidationError) else str(error)
         raise WeglError(
             f"{folder.location(name)} is damaged, or of another version ({found}). Remove it, and run the commands again "
@@ -81,16 +81,19 @@ class _HowSearched(_How):
 
 
 class _HowTrained(_How):
-    time_budget: float | None
+    time_budget: FiniteFloat | None
+
+
+_Series = Annotated[list[FiniteFloat], Field(min_length=1)]
 
 
 class _Cell(_Values):
     data_set: Annotated[str, _one_of(tud.DATA_SETS + tud.LARGE_DATA_SETS)]
     pooling: Annotated[str, _one_of(tud.POOLINGS)]
     model: Annotated[str, _one_of(tud.METHODS)]
-    best: list[float]
-    held_out: list[float]
-    nested: list[float] | None
+    best: _Series
+    held_out: _Series
+    nested: _Series | None
     chosen: dict[str, Any]
     n_configurations: int
     how: _HowSearched
@@ -100,50 +103,32 @@ class _Row(_Values):
     method: Annotated[str, _one_of(molhiv.METHODS)]
     setting: dict[str, Any]
     candidate: dict[str, Any]
-    screened: dict[str, float]
-    valid: list[float]
-    test: list[float]
-    embedding_valid: list[float]
-    embedding_test: list[float]
-    together: dict[str, float]
+    screened: dict[str, FiniteFloat]
+    valid: _Series
+    test: _Series
+    embedding_valid: list[FiniteFloat]
+    embedding_test: list[FiniteFloat]
+    together: dict[str, FiniteFloat]
     how: _HowTrained
 
 
 class _Areas(_Values):
-    valid: list[float]
-    test: list[float]
-    how: _How
-
-
-class _Molecules(_Values):
-    regularization: float
-    graphs: int
-    converged: int
-    time_ratio: list[float]
-    relative_error: list[float] | None
-    how: _How
-
-
-class _Growth(_Values):
-    regularization: float | None
-    sizes: list[int]
-    seconds: list[float]
-    converged: list[bool]
-    n_points: int
+    valid: _Series
+    test: _Series
     how: _How
 
 
 class _Timing(_Values):
-    training: float
-    inference: float
-    measured: float
+    training: FiniteFloat
+    inference: FiniteFloat
+    measured: FiniteFloat
 
 
 class _Measured(_Values):
     data_set: str
     n_graphs: int
-    mean_nodes: float
-    mean_edges: float
+    mean_nodes: FiniteFloat
+    mean_edges: FiniteFloat
     timings: dict[Annotated[str, _one_of(runtime.METHODS)], _Timing]
     how: dict[str, _How]
 
@@ -166,11 +151,6 @@ class _Reference(_Values):
     kinds: dict[Annotated[str, _one_of(reference.KINDS)], _Areas]
 
 
-class _Sinkhorn(_Values):
-    molecules: list[_Molecules]
-    growth: list[_Growth]
-
-
 class _Runtime(_Values):
     data_sets: dict[Annotated[str, _one_of(runtime.DATA_SETS)], _Measured]
 
@@ -179,6 +159,5 @@ _KINDS: Mapping[str, type[_Values]] = {
     "tud.json": _Tud,
     "molhiv.json": _Molhiv,
     "reference.json": _Reference,
-    "sinkhorn.json": _Sinkhorn,
     "runtime.json": _Runtime,
 }

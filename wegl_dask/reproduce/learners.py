@@ -23,36 +23,50 @@ GRID_VERSION = 3
 SVM_ITERATIONS = 100_000
 """Steps after which the solver of an SVM ends, converged or not: a large penalty can need many more."""
 
-BOOSTED_WHOLE = 100_000
-"""Numbers in all vectors, rows times columns, up to which gradient boosting looks at all columns."""
+BOOSTED_WHOLE: Mapping[str, Sequence[str]] = {
+    "MUTAG": ("concat", "average", "final"),
+    "PTC_MR": ("average", "final"),
+    "ENZYMES": ("average", "final"),
+}
+"""Data sets and poolings of which gradient boosting looks at all columns: those that this takes minutes of, and not hours."""
 
 VARIANCE_KEPT = 0.999
 """Share of the variance of the vectors in the principal components that the perceptron sees."""
 
-CONSTANTS: Mapping[str, Mapping[str, float]] = {
-    "svm-linear": {"svm_iterations": SVM_ITERATIONS},
-    "svm-rbf": {"svm_iterations": SVM_ITERATIONS},
-    "gradient-boosting": {"boosted_whole": BOOSTED_WHOLE},
-    "mlp": {"variance_kept": VARIANCE_KEPT},
-}
-"""What the scores of a model follow from, beyond its candidates."""
+
+def constants(model: ModelName, data_set: str, pooling: str) -> dict[str, Any]:
+    """Say what the scores of a cell follow from, beyond vectors, labels and candidates."""
+    match model:
+        case "svm-linear" | "svm-rbf":
+            return {"svm_iterations": SVM_ITERATIONS}
+        case "gradient-boosting":
+            return {"max_features": _columns(data_set, pooling)}
+        case "mlp":
+            return {"variance_kept": VARIANCE_KEPT}
+        case _:
+            return {}
 
 
-def table_learner(name: ModelName, problem: Problem) -> Learner:
-    """Make the model of a row of table 3; the labels are classes."""
-    learner = make_learner(name, problem, metric="accuracy", time_budget=0.0)
+def table_learner(model: ModelName, problem: Problem, data_set: str, pooling: str) -> Learner:
+    """Make the model of a cell of table 3; the labels are classes."""
+    learner = make_learner(model, problem, metric="accuracy", time_budget=0.0)
     kind, n_classes = learner.kind, learner.n_classes
-    match name:
+    match model:
         case "svm-linear":
             return SupportVectorMachine(kind, n_classes, "linear", SVM_ITERATIONS)
         case "svm-rbf":
             return SupportVectorMachine(kind, n_classes, "rbf", SVM_ITERATIONS)
         case "gradient-boosting":
-            return ExactBoosting(kind, n_classes, None if problem.X.size <= BOOSTED_WHOLE else "sqrt")
+            return ExactBoosting(kind, n_classes, _columns(data_set, pooling))
         case "mlp":
             return ComponentPerceptron(kind, n_classes)
         case _:
             return learner
+
+
+def _columns(data_set: str, pooling: str) -> Literal["sqrt"] | None:
+    """Find how many columns gradient boosting looks at for a split; None for all."""
+    return None if pooling in BOOSTED_WHOLE.get(data_set, ()) else "sqrt"
 
 
 @dataclass(frozen=True)

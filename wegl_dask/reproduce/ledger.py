@@ -1,18 +1,20 @@
 """The steps of a job that are done, kept as JSON, so that a job that was stopped goes on where it was."""
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from wegl_dask.checksums import sealed, unsealed
 from wegl_dask.folders import Folder
 from wegl_dask.records import json_bytes
+from wegl_dask.reproduce.provenance import provenance, together
 from wegl_dask.sources.base import fingerprint
 
 STEP_FOLDER = "steps"
 
 
 class Ledger:
-    """Results of steps by name, each with the settings that it follows from.
+    """Results of steps by name, each with the settings that it follows from, and when it was computed and with what.
 
     Parameters
     ----------
@@ -23,11 +25,22 @@ class Ledger:
 
     def __init__(self, folder: Folder) -> None:
         self._folder = folder
+        self._taken: list[dict[str, Any]] = []
 
-    def step(self, name: str, settings: Mapping[str, Any], compute: Callable[[], Any]) -> Any:
+    def fresh(self) -> "Ledger":
+        """Open the same steps, none of them taken yet."""
+        return Ledger(self._folder)
+
+    def how(self) -> dict[str, Any]:
+        """Say when, and with which versions, the steps that were taken were computed; there is one at least."""
+        return together(self._taken)
+
+    def step(
+        self, name: str, settings: Mapping[str, Any], compute: Callable[[], Any], *, packages: Sequence[str] = ()
+    ) -> Any:
         """Return the result of a step, which is computed unless it was, with the same settings.
 
-        A file that cannot be read is no step: it is computed again, and takes its place.
+        A file that is damaged or was altered is no step: it is computed again, and takes its place.
 
         Parameters
         ----------
@@ -36,6 +49,8 @@ class Ledger:
             JSON values: everything that the result follows from.
         compute : callable
             Returns JSON values.
+        packages : sequence of str
+            Whose versions are kept with a result that is computed now.
         """
         settings = json.loads(json_bytes(settings))
         key = fingerprint(json.dumps(settings, sort_keys=True))[:12]
@@ -43,16 +58,17 @@ class Ledger:
         steps = {path: self._read(path) for path in (first, own)}
         for step in steps.values():
             if step is not None and step["settings"] == settings:
-                return step["result"]
-        result = json.loads(json_bytes({"settings": settings, "result": compute()}))["result"]
-        self._folder.write(first if steps[first] is None else own, json_bytes({"settings": settings, "result": result}))
-        return result
+                break
+        else:
+            step = json.loads(json_bytes({"settings": settings, "result": compute(), "how": provenance(packages)}))
+            self._folder.write(first if steps[first] is None else own, json_bytes(sealed(step)))
+        self._taken.append(step["how"])
+        return step["result"]
 
     def _read(self, path: str) -> dict[str, Any] | None:
-        """Read a step; None where there is none, or what is there is none."""
+        """Read a step; None where there is none, or what is there is not as it was written."""
         content = self._folder.read_if_there(path)
         try:
-            step = None if content is None else json.loads(content)
+            return None if content is None else unsealed(content)
         except ValueError:
             return None
-        return step if isinstance(step, dict) and {"settings", "result"} <= step.keys() else None

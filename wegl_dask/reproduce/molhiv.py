@@ -18,6 +18,7 @@ from wegl_dask.graphs import IntArray
 from wegl_dask.reproduce.embedding import DataSet
 from wegl_dask.reproduce.ledger import Ledger
 from wegl_dask.training.fits import Fit, Search, fit, search
+from wegl_dask.training.foreseen import require_measurable
 from wegl_dask.training.learner import Candidate, Fold, Learner
 from wegl_dask.training.metrics import Metric, choose_metric
 from wegl_dask.training.models import make_learner
@@ -44,6 +45,10 @@ N_BEST = 2
 
 SEARCHES_AT_A_TIME = 2
 """Searches of the AutoML library that are one step: each takes one core for a long time, and what is done is kept."""
+
+PACKAGES = ("numpy", "scikit-learn")
+AUTOML_PACKAGES = (*PACKAGES, "flaml", "lightgbm")
+"""Whose versions are kept with what is computed."""
 
 Values = npt.NDArray[np.float64]
 
@@ -151,6 +156,8 @@ class Row:
         With each seed of the embedding.
     together : mapping of str to float
         ``valid`` and ``test``, where the scores of the latter are averaged; empty where there are none.
+    how : mapping
+        ``time_budget``, None without AutoML, and when and with which versions the numbers were computed.
     """
 
     method: str
@@ -159,6 +166,7 @@ class Row:
     screened: Mapping[str, float]
     valid: Values
     test: Values
+    how: Mapping[str, Any]
     embedding_valid: Values = field(default_factory=lambda: np.empty(0))
     embedding_test: Values = field(default_factory=lambda: np.empty(0))
     together: Mapping[str, float] = field(default_factory=dict)
@@ -179,7 +187,7 @@ class Molhiv:
     def __init__(self, plan: Plan, data_set: DataSet, ledger: Ledger, workers: Workers) -> None:
         self._plan = plan
         self._data_set = data_set
-        self._ledger = ledger
+        self._ledger = ledger  # of the steps of one row
         self._workers = workers
         self._is_new = False  # whether a step was computed since the last row
 
@@ -197,11 +205,12 @@ class Molhiv:
     def _rows(self, name: str) -> Iterator[Row]:
         """Compute a row with more and more seeds."""
         method = METHODS[name]
+        self._ledger = self._ledger.fresh()
         setting, candidate, screened = self._choose(method)
         if method.model == "automl":
             candidate = {}
         for valid, test in self._with_seeds(method, setting, candidate):
-            row = Row(name, vars(setting), candidate, screened, valid, test)
+            row = Row(name, vars(setting), candidate, screened, valid, test, self._how(method))
             yield row
         if method.model != "automl" and self._plan.embedding_seeds:
             yield from self._with_embedding_seeds(row, method, setting)
@@ -285,7 +294,8 @@ class Molhiv:
 
             budget = {"time_budget": self._plan.time_budget} if method.model == "automl" else {}
             name = f"{method.graphs}-{setting.name}-{method.model}-{some[0]}"
-            results += self._step(name, compute, candidate=candidate, seeds=some, **budget)
+            packages = AUTOML_PACKAGES if method.model == "automl" else PACKAGES
+            results += self._step(name, compute, packages=packages, candidate=candidate, seeds=some, **budget)
             valid, test = 100 * np.array(results).T
             yield valid, test
 
@@ -305,8 +315,11 @@ class Molhiv:
             scores.append(step["scores"])
             together = self._measure(labels, np.mean(scores, axis=0)[:, None])
             valid, test = 100 * np.array(results).T
-            found = {"embedding_valid": valid, "embedding_test": test}
+            found = {"embedding_valid": valid, "embedding_test": test, "how": self._how(method)}
             yield Row(**{**vars(row), **found, "together": {"valid": 100 * together[0], "test": 100 * together[1]}})
+
+    def _how(self, method: Method) -> dict[str, Any]:
+        return {"time_budget": self._plan.time_budget if method.model == "automl" else None, **self._ledger.how()}
 
     def _scores(self, method: Method, task: "_Task", candidate: Candidate, seeds: Sequence[int]) -> list[FloatMatrix]:
         """Fit a candidate to "train" with some seeds, and score "valid" and "test", one after the other."""
@@ -336,15 +349,19 @@ class Molhiv:
         values = {**method.tables, "nodes": nodes, "diffusion": diffusion, "seed": seed}
         problem = Problem.of(self._data_set.embed(f"{method.graphs}-{setting.name}-{seed}", values))
         metric = choose_metric(problem.kind, "split", None)
+        for part in ("valid", "test"):
+            require_measurable(problem, metric, problem.part(part), part)
         return _Task(problem, make_learner("random-forest", problem, metric=metric.name, time_budget=1.0), metric)
 
-    def _step(self, name: str, compute: Callable[[], Any], **settings: Any) -> Any:
+    def _step(
+        self, name: str, compute: Callable[[], Any], *, packages: Sequence[str] = PACKAGES, **settings: Any
+    ) -> Any:
         def compute_it() -> Any:
             self._is_new = True
             return compute()
 
         settings |= {"numerics_version": NUMERICS_VERSION, "data": self._data_set.fingerprint}
-        return self._ledger.step(f"molhiv-{name}", settings, compute_it)
+        return self._ledger.step(f"molhiv-{name}", settings, compute_it, packages=packages)
 
 
 @dataclass(frozen=True)

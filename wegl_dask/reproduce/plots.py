@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from wegl_dask.reproduce.figures import BLUE, GREY, GRID, RED, new_figure, png
+from wegl_dask.reproduce.numbers import deviation
 from wegl_dask.reproduce.tud import METHODS, Cell
 
 
@@ -30,7 +31,7 @@ def tud_plot(cells: Sequence[Cell]) -> bytes:
         axes.errorbar(
             [place + 0.05 for place in places],
             [cell.best.mean() for cell in own],
-            [cell.best.std() for cell in own],
+            [deviation(cell.best) for cell in own],
             fmt="o",
             color=BLUE,
             label="ours, best configuration",

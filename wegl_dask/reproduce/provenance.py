@@ -1,49 +1,58 @@
-"""When and with which versions numbers were computed."""
+"""When and with what numbers were computed: the date, the versions of packages, the processor where it matters."""
 
+import platform
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
 from wegl_dask.version import NUMERICS_VERSION
 
 EARLIER = "earlier"
-"""Key of what was computed in part by earlier commands: the provenance of each of them."""
+"""Key of what was computed in part on another day or by other versions: the provenance of each part but the latest."""
+
+PROCESSOR = "processor"
+"""Stands among the packages for the name of the processor."""
 
 _NUMERICS = "wegl-dask numerics"
 
 
 def provenance(packages: Iterable[str]) -> dict[str, Any]:
-    """Say today's date, and the versions of this package and others."""
-    return {
-        "date": f"{datetime.now(UTC):%Y-%m-%d}",
-        "versions": {
-            _NUMERICS: str(NUMERICS_VERSION),
-            **{package: version(package) for package in packages},
-        },
-    }
+    """Say today's date, and the versions of this package and others; of `PROCESSOR` its name."""
+    versions = {each: processor() if each == PROCESSOR else version(each) for each in packages}
+    return {"date": f"{datetime.now(UTC):%Y-%m-%d}", "versions": {_NUMERICS: str(NUMERICS_VERSION), **versions}}
 
 
-def with_earlier(how: Mapping[str, Any], kept: Mapping[str, Any]) -> dict[str, Any]:
-    """Say of numbers that a part of them was computed earlier.
+def processor() -> str:
+    """Name the processor as Linux does; its architecture where that has no name for it."""
+    lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(names, platform.machine())
+
+
+def together(how: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Put the provenance of several numbers together, the latest first.
 
     Parameters
     ----------
-    how : mapping
-        What `provenance` says now, and other keys.
-    kept : mapping
-        What it said of the part, or what this function did.
+    how : sequence of mapping
+        What `provenance` said of each, or this function.
 
     Examples
     --------
-    >>> now, then = {"date": "2026-01-02", "versions": {"numpy": "2.1"}}, {"date": "2026-01-01", "versions": {"numpy": "2.0"}}
-    >>> with_earlier(now, then)["earlier"]
-    [{'date': '2026-01-01', 'versions': {'numpy': '2.0'}}]
-    >>> with_earlier(now, now) == now
+    >>> then, now = {"date": "2026-01-01", "versions": {"numpy": "2.0"}}, {"date": "2026-01-02", "versions": {"numpy": "2.1"}}
+    >>> together([then, now, then])
+    {'date': '2026-01-02', 'versions': {'numpy': '2.1'}, 'earlier': [{'date': '2026-01-01', 'versions': {'numpy': '2.0'}}]}
+    >>> together([now, now]) == now
     True
     """
-    parts = [part for part in _parts(kept) if part not in _parts(how)]
-    return {**how, EARLIER: [*how.get(EARLIER, []), *parts]} if parts else dict(how)
+    parts: list[dict[str, Any]] = []
+    for part in (part for each in how for part in _parts(each)):
+        if part not in parts:
+            parts.append(part)
+    latest, *earlier = sorted(parts, key=lambda part: part["date"], reverse=True)
+    return {**latest, EARLIER: earlier} if earlier else latest
 
 
 def of_same_numerics(how: Mapping[str, Any], kept: Mapping[str, Any]) -> bool:

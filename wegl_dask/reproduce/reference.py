@@ -6,6 +6,7 @@ A seed draws the atom embedding, the reference and the forest; kinds are compare
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -13,6 +14,7 @@ import numpy.typing as npt
 from wegl_dask.reproduce.embedding import DataSet
 from wegl_dask.reproduce.ledger import Ledger
 from wegl_dask.training.fits import Fit, fit
+from wegl_dask.training.foreseen import require_measurable
 from wegl_dask.training.learner import Candidate, Fold
 from wegl_dask.training.metrics import choose_metric
 from wegl_dask.training.models import make_learner
@@ -28,6 +30,9 @@ FOREST: Candidate = {"n_estimators": 100}
 
 LAYERS, POOLING, WIDTH = 4, "final", 300
 
+PACKAGES = ("numpy", "scipy", "scikit-learn")
+"""Whose versions are kept with what is measured."""
+
 Values = npt.NDArray[np.float64]
 
 
@@ -40,11 +45,14 @@ class Areas:
     kind : str
     valid, test : float64, (n_seeds,)
         With the seeds 0, 1, ...
+    how : mapping
+        When and with which versions they were measured.
     """
 
     kind: str
     valid: Values
     test: Values
+    how: Mapping[str, Any]
 
 
 def measure_references(
@@ -65,11 +73,13 @@ def measure_references(
     threads : int
         That a forest is fitted with; its trees do not depend on it.
     """
+    ledgers = {kind: ledger.fresh() for kind in seeds}
     found: dict[str, list[list[float]]] = {kind: [] for kind in seeds}
     new: list[str] = []
 
     def so_far() -> dict[str, Areas]:
-        return {kind: Areas(kind, *(100 * np.array(areas).T)) for kind, areas in found.items() if areas}
+        measured = {kind: 100 * np.array(areas) for kind, areas in found.items() if areas}
+        return {kind: Areas(kind, both[:, 0], both[:, 1], ledgers[kind].how()) for kind, both in measured.items()}
 
     for seed in range(max(seeds.values())):
         for kind in seeds:
@@ -88,7 +98,8 @@ def measure_references(
                 "numerics_version": NUMERICS_VERSION,
                 "data": data_set.fingerprint,
             }
-            found[kind].append(ledger.step(f"reference-{kind}-{seed}", settings, compute))
+            step = ledgers[kind].step(f"reference-{kind}-{seed}", settings, compute, packages=PACKAGES)
+            found[kind].append(step)
             if new:
                 yield so_far()
             new.clear()
@@ -119,6 +130,8 @@ def _areas(data_set: DataSet, workers: Workers, kind: str, seed: int, threads: i
     }
     problem = Problem.of(data_set.embed(name, changes))
     metric = choose_metric(problem.kind, "split", None)
+    for part in ("valid", "test"):
+        require_measurable(problem, metric, problem.part(part), part)
     learner = make_learner("random-forest", problem, metric=metric.name, time_budget=1.0)
     valid, test = problem.part("valid"), problem.part("test")
     fold = Fold(problem.part("train"), np.concatenate([valid, test]))

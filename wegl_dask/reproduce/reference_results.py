@@ -1,6 +1,6 @@
 """The table and the plot of references of several kinds."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -8,9 +8,10 @@ import numpy as np
 from wegl_dask.folders import Folder
 from wegl_dask.records import json_bytes
 from wegl_dask.reproduce.figures import BLUE, GRID, new_figure, png
-from wegl_dask.reproduce.kept import begins_with, read_kept
-from wegl_dask.reproduce.provenance import of_same_numerics, provenance, provenance_line, with_earlier
-from wegl_dask.reproduce.reference import FOREST, KINDS, LAYERS, POOLING, WIDTH, Areas, Values, p_value
+from wegl_dask.reproduce.kept import as_kept, begins_with, read_kept
+from wegl_dask.reproduce.numbers import DEVIATION, mean_and_deviation
+from wegl_dask.reproduce.provenance import of_same_numerics, provenance_line
+from wegl_dask.reproduce.reference import FOREST, KINDS, LAYERS, POOLING, WIDTH, Areas, p_value
 
 RESULTS, TABLE, PLOT = "reference.json", "reference.md", "reference.png"
 _PARTS = ("valid", "test")
@@ -34,44 +35,42 @@ def write_results(folder: Folder, found: Mapping[str, Areas]) -> None:
         If ``reference.json`` holds something else.
     """
     rows = read_kept(folder, RESULTS).get("kinds", {})
-    how = provenance(["numpy", "scipy", "scikit-learn"])
     for kind, areas in found.items():
-        values = {**{part: np.round(getattr(areas, part), 4).tolist() for part in _PARTS}, "how": how}
+        series = {part: np.round(getattr(areas, part), 4).tolist() for part in _PARTS}
+        values = as_kept({**series, "how": areas.how})
         rows[kind] = _merged(values, rows[kind]) if kind in rows else values
     rows = {kind: rows[kind] for kind in KINDS if kind in rows}
     folder.write(RESULTS, json_bytes({"kinds": rows}, indent=1))
-    every = {kind: Areas(kind, *(np.array(values[part]) for part in _PARTS)) for kind, values in rows.items()}
-    folder.write(TABLE, reference_table(every, [values["how"] for values in rows.values()]).encode())
+    every = {
+        kind: Areas(kind, np.array(values["valid"]), np.array(values["test"]), values["how"])
+        for kind, values in rows.items()
+    }
+    folder.write(TABLE, reference_table(every).encode())
     folder.write(PLOT, reference_plot(every))
 
 
 def _merged(values: dict[str, Any], kept: dict[str, Any]) -> dict[str, Any]:
-    """Put a row in place of an earlier one, of which stays what was not measured anew."""
-    if not of_same_numerics(values["how"], kept["how"]):
-        return values
-    if all(begins_with(kept[part], values[part]) for part in _PARTS):
-        return kept
-    if all(begins_with(values[part], kept[part]) for part in _PARTS):
-        return {**values, "how": with_earlier(values["how"], kept["how"])}
-    return values
+    """Put a row in place of an earlier one, unless that goes on from it with more seeds."""
+    goes_on = all(
+        len(kept[part]) > len(values[part]) and begins_with(kept[part], values[part]) for part in _PARTS
+    ) and of_same_numerics(values["how"], kept["how"])
+    return kept if goes_on else values
 
 
-def reference_table(found: Mapping[str, Areas], how: Sequence[Mapping[str, Any]]) -> str:
+def reference_table(found: Mapping[str, Areas]) -> str:
     """Write the mean and the standard deviation with references of each kind, and the tests.
 
     Parameters
     ----------
     found : mapping of str to Areas
-    how : sequence of mapping
-        Of each kind: ``date`` and ``versions``.
     """
     lines = [
         "# References of several kinds",
         "",
         (
-            f"ROC-AUC on ogbg-molhiv, in per cent: mean ± standard deviation over the seeds. Width {WIDTH}, {LAYERS} layers, "
+            f"ROC-AUC on ogbg-molhiv, in per cent: {DEVIATION} over the seeds. Width {WIDTH}, {LAYERS} layers, "
             f"{POOLING} pooling, virtual nodes, 20 principal components, a forest of {FOREST['n_estimators']} trees with "
-            "balanced classes, not tuned. A seed draws the atom embedding, the reference and the forest."
+            "balanced classes, not tuned; the paper names width and layers, and not the rest. A seed draws the atom embedding, the reference and the forest."
         ),
         "",
         "| reference | seeds | valid | test | p, against k-means |",
@@ -80,7 +79,8 @@ def reference_table(found: Mapping[str, Areas], how: Sequence[Mapping[str, Any]]
     first = found.get(KINDS[0])
     for kind, areas in found.items():
         p = None if first is None or kind == KINDS[0] else p_value(first.test, areas.test)
-        cells = [kind, str(len(areas.test)), _number(areas.valid), _number(areas.test), "" if p is None else f"{p:.2g}"]
+        numbers = [mean_and_deviation(values, ".2f") for values in (areas.valid, areas.test)]
+        cells = [kind, str(len(areas.test)), *numbers, "" if p is None else f"{p:.2g}"]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(
         [
@@ -93,7 +93,7 @@ def reference_table(found: Mapping[str, Areas], how: Sequence[Mapping[str, Any]]
                 "significant at 0.05; it gives no means."
             ),
             "",
-            f"{provenance_line(how)}.",
+            f"{provenance_line([areas.how for areas in found.values()])}.",
             "",
         ]
     )
@@ -115,7 +115,3 @@ def reference_plot(found: Mapping[str, Areas]) -> bytes:
 
 def _seeds(areas: Areas) -> str:
     return f"{len(areas.test)} {'seed' if len(areas.test) == 1 else 'seeds'}"
-
-
-def _number(values: Values) -> str:
-    return f"{values[0]:.2f}" if len(values) == 1 else f"{values.mean():.2f} ± {values.std():.2f}"

@@ -7,17 +7,26 @@ the kernel in proportion to the pairs of graphs, GIN in proportion to the epochs
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import numpy as np
 
 from wegl_dask.graphs import GraphBatch
 from wegl_dask.reproduce.ledger import Ledger
+from wegl_dask.reproduce.provenance import PROCESSOR
 from wegl_dask.reproduce.runtime_methods import CONSTANTS, GIN_EPOCHS, Labels, Timing, time_gin, time_wegl, time_wwl
 from wegl_dask.spec import JobSpec
 from wegl_dask.version import NUMERICS_VERSION
 
 DATA_SETS = ("IMDB-BINARY", "MUTAG", "PTC_MR", "PROTEINS", "NCI1")
 METHODS: Mapping[str, str] = {"wegl": "WEGL", "wwl": "WWL", "gin": "GIN"}
+PACKAGES: Mapping[str, Sequence[str]] = {
+    "wegl": (PROCESSOR, "numpy", "scikit-learn", "POT"),
+    "wwl": (PROCESSOR, "wwl", "POT"),
+    "gin": (PROCESSOR, "torch", "torch-geometric"),
+}
+"""What is kept with the seconds of a method: the processor, and versions."""
+
 LONGEST = 30.0
 """Seconds that are measured of one method on one data set; what takes longer is extrapolated."""
 
@@ -37,6 +46,8 @@ class Measured:
         Of a graph; an undirected edge counts once.
     timings : mapping of str to Timing
         By the names of `METHODS`.
+    how : mapping of str to mapping
+        Of each method: when, with which versions and on which processor it was measured.
     """
 
     data_set: str
@@ -44,6 +55,7 @@ class Measured:
     mean_nodes: float
     mean_edges: float
     timings: Mapping[str, Timing]
+    how: Mapping[str, Mapping[str, Any]]
 
 
 def measure(
@@ -79,6 +91,7 @@ def measure(
         "gin": lambda: time_gin(job, of_train, labels[train], of_test, longest=LONGEST, n_epochs=GIN_EPOCHS),
     }
     timings: dict[str, Timing] = {}
+    how = {}
     for method in methods:
         settings = {
             "graphs": graphs.n_graphs,
@@ -88,9 +101,12 @@ def measure(
             "numerics_version": NUMERICS_VERSION,
             "data": data,
         }
-        step = ledger.step(f"runtime-{name}-{method}", settings, partial(_as_values, compute[method]))
-        timings[method] = Timing(**step)
-        yield Measured(name, graphs.n_graphs, graphs.n_nodes / len(graphs), graphs.n_edges / len(graphs) / 2, timings)
+        own = ledger.fresh()
+        step = partial(_as_values, compute[method])
+        timings[method] = Timing(**own.step(f"runtime-{name}-{method}", settings, step, packages=PACKAGES[method]))
+        how[method] = own.how()
+        nodes, edges = graphs.n_nodes / len(graphs), graphs.n_edges / len(graphs) / 2
+        yield Measured(name, graphs.n_graphs, nodes, edges, timings, how)
 
 
 def _as_values(compute: Callable[[], Timing]) -> dict[str, float]:

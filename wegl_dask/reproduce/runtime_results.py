@@ -6,7 +6,7 @@ from wegl_dask.folders import Folder
 from wegl_dask.records import json_bytes
 from wegl_dask.reproduce.figures import BLUE, GREEN, GRID, RED, new_figure, png
 from wegl_dask.reproduce.kept import as_kept, read_kept
-from wegl_dask.reproduce.provenance import provenance, provenance_line
+from wegl_dask.reproduce.provenance import provenance_line
 from wegl_dask.reproduce.runtime import DATA_SETS, LONGEST, METHODS, PART, Measured
 from wegl_dask.reproduce.runtime_methods import (
     GIN_BATCH,
@@ -20,7 +20,20 @@ from wegl_dask.reproduce.runtime_methods import (
 RESULTS, TABLE, PLOT = "runtime.json", "runtime.md", "runtime.png"
 _GRAPHS = ("n_graphs", "mean_nodes", "mean_edges")
 _COLOURS = {"wegl": BLUE, "wwl": RED, "gin": GREEN}
-_PACKAGES = {"wegl": ("numpy", "scikit-learn", "POT"), "wwl": ("wwl", "POT"), "gin": ("torch", "torch-geometric")}
+_NOTES = {
+    "wegl": "- WEGL: the settings of the shipped job files, exact plans, and a forest of 100 trees.",
+    "wwl": (
+        f"- WWL: the kernel between all pairs of graphs by the package wwl, {KERNEL_LAYERS} iterations, exact plans; "
+        f"where it is extrapolated, from the pairs of {PART} graphs drawn at random. Without labels of nodes, their degrees "
+        "are the labels, as categories: the package's scheme for numbers fails with current versions of NumPy. The fit "
+        "of a support vector machine to the kernel is left out. Inference: the kernel with all training graphs, a share of "
+        "the time for all pairs."
+    ),
+    "gin": (
+        f"- GIN: torch_geometric, {GIN_LAYERS} layers of width {GIN_WIDTH}, {GIN_EPOCHS} epochs, batches of "
+        f"{GIN_BATCH}; where it is extrapolated, from one epoch."
+    ),
+}
 
 
 def add_measured(folder: Folder, found: Measured) -> None:
@@ -44,29 +57,24 @@ def add_measured(folder: Folder, found: Measured) -> None:
     if earlier is None or any(values[key] != earlier[key] for key in _GRAPHS):
         earlier = {"timings": {}, "how": {}}
     timings = {**earlier["timings"], **values["timings"]}
-    measured_anew = [method for method in timings if timings[method] != earlier["timings"].get(method)]
-    how = {**earlier["how"], **{method: provenance(_PACKAGES[method]) for method in measured_anew}}
-    results[found.data_set] = {**values, "timings": timings, "how": how}
+    results[found.data_set] = {**values, "timings": timings, "how": {**earlier["how"], **values["how"]}}
     results = {name: results[name] for name in DATA_SETS if name in results}
     folder.write(RESULTS, json_bytes({"data_sets": results}, indent=1))
     rows = []
     for each in results.values():
         of_methods = {name: Timing(**each["timings"][name]) for name in METHODS if name in each["timings"]}
         graphs = {key: each[key] for key in _GRAPHS}
-        rows.append(Measured(data_set=each["data_set"], **graphs, timings=of_methods))
-    line = provenance_line([of_method for each in results.values() for of_method in each["how"].values()])
-    folder.write(TABLE, runtime_table(rows, line).encode())
+        rows.append(Measured(data_set=each["data_set"], **graphs, timings=of_methods, how=each["how"]))
+    folder.write(TABLE, runtime_table(rows).encode())
     folder.write(PLOT, runtime_plot(rows))
 
 
-def runtime_table(rows: Sequence[Measured], how: str) -> str:
+def runtime_table(rows: Sequence[Measured]) -> str:
     """Write the seconds of every method on every data set, and how they were measured.
 
     Parameters
     ----------
     rows : sequence of Measured
-    how : str
-        Versions and date.
     """
     titles = ["data set", "graphs", "mean nodes", "mean edges"]
     titles += [f"{title}, {what}" for what in ("training", "inference") for title in METHODS.values()]
@@ -83,9 +91,11 @@ def runtime_table(rows: Sequence[Measured], how: str) -> str:
     ]
     for row in rows:
         cells = [row.data_set, str(row.n_graphs), f"{row.mean_nodes:.1f}", f"{row.mean_edges:.1f}"]
-        timings = [row.timings.get(method) for method in METHODS]
-        cells += ["" if each is None else _marked(_rounded(each.training), each) for each in timings]
-        cells += ["" if each is None else _rounded(1000 * each.inference) for each in timings]
+        for part, factor in (("training", 1), ("inference", 1000)):
+            for method in METHODS:
+                seconds = None if method not in row.timings else factor * getattr(row.timings[method], part)
+                mark = "" if seconds is None or _is_measured(row, method, part) else "*"
+                cells.append("" if seconds is None else f"{_rounded(seconds)}{mark}")
         lines.append(f"| {' | '.join(cells)} |")
     missing = [name for name in DATA_SETS if name not in {row.data_set for row in rows}]
     if missing:
@@ -94,21 +104,11 @@ def runtime_table(rows: Sequence[Measured], how: str) -> str:
         [
             *lines,
             "",
-            f"*: extrapolated, where it would have taken more than {LONGEST:g} seconds.",
+            f"*: extrapolated, since it would have taken more than {LONGEST:g} seconds.",
             "",
-            "- WEGL: the settings of the shipped job files, exact plans, and a forest of 100 trees.",
-            (
-                f"- WWL: the kernel between all pairs of graphs by the package wwl, {KERNEL_LAYERS} iterations, exact plans; "
-                f"extrapolated from the pairs of {PART} graphs drawn at random. Without labels of nodes, their degrees are the "
-                "labels, as categories: the package's scheme for numbers fails with current versions of NumPy. The fit "
-                "of a support vector machine to the kernel is left out. Inference: the kernel with all training graphs."
-            ),
-            (
-                f"- GIN: torch_geometric, {GIN_LAYERS} layers of width {GIN_WIDTH}, {GIN_EPOCHS} epochs, batches of "
-                f"{GIN_BATCH}; extrapolated from one epoch."
-            ),
+            *(_NOTES[method] for method in METHODS if any(method in row.timings for row in rows)),
             "",
-            f"{how}.",
+            f"{provenance_line([how for row in rows for how in row.how.values()])}.",
             "",
         ]
     )
@@ -134,8 +134,7 @@ def runtime_plot(rows: Sequence[Measured]) -> bytes:
                 y = [getattr(row.timings[method], part) for row in own]
                 colour = _COLOURS[method]
                 axes.plot(x, y, "-", c=colour, lw=1, label=title)
-                is_whole = [row.timings[method].measured == 1 or (part, method) == ("inference", "gin") for row in own]
-                filled = [colour if whole else "white" for whole in is_whole]
+                filled = [colour if _is_measured(row, method, part) else "white" for row in own]
                 axes.scatter(x, y, c=filled, edgecolors=colour, s=24, zorder=3)
             axes.set(yscale="log", xlabel=x_label, ylabel=y_label)
             axes.grid(visible=True, color=GRID)
@@ -144,8 +143,9 @@ def runtime_plot(rows: Sequence[Measured]) -> bytes:
     return png(figure)
 
 
-def _marked(text: str, timing: Timing) -> str:
-    return text if timing.measured == 1 else f"{text}*"
+def _is_measured(row: Measured, method: str, part: str) -> bool:
+    """Whether the seconds are measured and not extrapolated: the kernel's inference is a part of its training."""
+    return row.timings[method].measured == 1 or (part, method) == ("inference", "gin")
 
 
 def _rounded(value: float) -> str:

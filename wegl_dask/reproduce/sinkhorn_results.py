@@ -1,6 +1,6 @@
 """The table and the plot of exact against entropic plans."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -8,43 +8,31 @@ import numpy as np
 from wegl_dask.folders import Folder
 from wegl_dask.records import json_bytes
 from wegl_dask.reproduce.figures import BLUE, GRID, new_figure, png
-from wegl_dask.reproduce.kept import as_kept, begins_with, read_kept
-from wegl_dask.reproduce.provenance import of_same_numerics, provenance, provenance_line, with_earlier
-from wegl_dask.reproduce.sinkhorn import LONGEST, SEED, SIZES, FloatMatrix, Growth, Molecules, crossing
+from wegl_dask.reproduce.numbers import DEVIATION, Values, deviation, mean_and_deviation
+from wegl_dask.reproduce.provenance import provenance_line
+from wegl_dask.reproduce.sinkhorn import LONGEST, N_DRAWS, SEED, SIZES, Growth, Molecules, crossing
 
 RESULTS, TABLE, PLOT = "sinkhorn.json", "sinkhorn.md", "sinkhorn.png"
 _COLOURS = ("#f4a261", "#e76f51", "#2a9d8f", "#264653")
 
 
-def write_results(folder: Folder, molecules: Sequence[Molecules], growth: Sequence[Growth]) -> None:
+def write_results(
+    folder: Folder, molecules: Sequence[Molecules], growth: Sequence[Growth], how: Mapping[str, Any]
+) -> None:
     """Write ``sinkhorn.json``, ``sinkhorn.md`` and ``sinkhorn.png`` of what was measured so far.
-
-    What the folder holds with the same numbers keeps its date and versions. Rows of the JSON file that there is nothing
-    new of stay in it.
 
     Parameters
     ----------
     folder : Folder
     molecules : sequence of Molecules
     growth : sequence of Growth
-
-    Raises
-    ------
-    WeglError
-        If ``sinkhorn.json`` holds something else.
+    how : mapping
+        When, with which versions and on which processor.
     """
-    kept = read_kept(folder, RESULTS)
-    found = {"molecules": [_summary(each) for each in molecules], "growth": [vars(each) for each in growth]}
-    results, how = {}, []
-    for part, rows in found.items():
-        earlier = {row["regularization"]: row for row in kept.get(part, [])}
-        new = [_dated(as_kept(row), earlier.pop(row["regularization"], None)) for row in rows]
-        how += [row["how"] for row in new]
-        results[part] = [*new, *earlier.values()]
-    folder.write(RESULTS, json_bytes(results, indent=1))
-    said = f"{provenance_line(how)}." if how else "Nothing is measured yet."
-    lines = [*_molecule_lines(molecules), *_growth_lines(growth), f"Seed {SEED}; {said}", ""]
-    folder.write(TABLE, "\n".join(lines).encode())
+    found = {"molecules": [_summary(each) for each in molecules], "growth": [vars(each) for each in growth], "how": how}
+    folder.write(RESULTS, json_bytes(found, indent=1))
+    said = f"Seed {SEED}; {provenance_line([how])}."
+    folder.write(TABLE, "\n".join([*_molecule_lines(molecules), *_growth_lines(growth), said, ""]).encode())
     folder.write(PLOT, sinkhorn_plot(molecules, growth))
 
 
@@ -55,21 +43,13 @@ def _summary(found: Molecules) -> dict[str, Any]:
         "regularization": found.regularization,
         "graphs": len(found.ratio),
         "converged": len(error),
-        "time_ratio": [float(found.ratio.mean()), float(found.ratio.std())],
-        "relative_error": [float(error.mean()), float(error.std())] if len(error) else None,
+        "time_ratio": _mean_and_deviation(found.ratio),
+        "relative_error": _mean_and_deviation(error) if len(error) else None,
     }
 
 
-def _dated(row: dict[str, Any], kept: dict[str, Any] | None) -> dict[str, Any]:
-    """Say of a row when it was measured: now, unless an earlier one has the same numbers."""
-    how = provenance(["numpy", "scipy", "POT"])
-    if kept is None or not of_same_numerics(how, kept["how"]):
-        return {**row, "how": how}
-    if all(row.get(key) == value for key, value in kept.items() if key != "how"):
-        return {**row, "how": kept["how"]}
-    if "seconds" in kept and begins_with(row["seconds"], kept["seconds"]):
-        how = with_earlier(how, kept["how"])
-    return {**row, "how": how}
+def _mean_and_deviation(values: Values) -> list[float | None]:
+    return [float(values.mean()), deviation(values) if len(values) > 1 else None]
 
 
 def sinkhorn_plot(molecules: Sequence[Molecules], growth: Sequence[Growth]) -> bytes:
@@ -124,20 +104,19 @@ def _molecule_lines(molecules: Sequence[Molecules]) -> list[str]:
         error = each.error[np.isfinite(each.error)]
         cells = [
             f"{each.regularization:g}",
-            _mean_and_deviation(each.ratio, ".1f"),
+            mean_and_deviation(each.ratio, ".1f"),
             f"{np.median(each.ratio):.1f}",
-            _mean_and_deviation(error, ".2%") if len(error) else "",
+            mean_and_deviation(error, ".2%"),
             f"{error.max():.2%}" if len(error) else "",
             f"{len(error) / len(each.error):.1%}",
         ]
         lines.append(f"| {' | '.join(cells)} |")
-    return [*lines, "", "Mean ± standard deviation over the molecules; errors of those whose iteration converged.", ""]
-
-
-def _mean_and_deviation(values: FloatMatrix, form: str) -> str:
-    """Write the mean and the standard deviation of numbers, or the number if there is one."""
-    mean = format(values.mean(), form)
-    return mean if len(values) == 1 else f"{mean} ± {values.std():{form}}"
+    return [
+        *lines,
+        "",
+        f"{DEVIATION[0].upper()}{DEVIATION[1:]} over the molecules; errors of those whose iteration converged.",
+        "",
+    ]
 
 
 def _growth_lines(growth: Sequence[Growth]) -> list[str]:
@@ -148,7 +127,7 @@ def _growth_lines(growth: Sequence[Growth]) -> list[str]:
     lines = [
         "## Seconds by the number of points",
         "",
-        "As many points as reference points, drawn from the node embeddings of ogbg-molhiv, none twice.",
+        f"As many points as reference points, drawn from the node embeddings of ogbg-molhiv, none twice: medians of {N_DRAWS} draws.",
         "",
         f"| {' | '.join(titles)} |",
         f"|{'---|' * len(titles)}",

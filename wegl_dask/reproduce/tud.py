@@ -19,7 +19,7 @@ import numpy.typing as npt
 from wegl_dask.errors import JobFileError
 from wegl_dask.reading import Embeddings
 from wegl_dask.reproduce.embedding import DataSet
-from wegl_dask.reproduce.learners import CONSTANTS, GRID_VERSION, table_learner
+from wegl_dask.reproduce.learners import GRID_VERSION, constants, table_learner
 from wegl_dask.reproduce.ledger import Ledger
 from wegl_dask.reproduce.paper import PaperCell, paper_cell
 from wegl_dask.training.crossvalidation import cross_validate
@@ -49,6 +49,9 @@ LARGE_POOLINGS = ("concat",)
 LARGE_LAYERS = (3, 5)
 LARGE_MODELS: tuple[ModelName, ...] = ("svm-linear", "svm-rbf", "gradient-boosting", "random-forest")
 """The smaller grid; the vectors are of principal components of the node embeddings, as the job files have it."""
+
+PACKAGES = ("numpy", "scikit-learn")
+"""Whose versions are kept with what is computed."""
 
 N_FOLDS = 10
 INNER_FOLDS = 3
@@ -120,6 +123,8 @@ class Cell:
         The best configuration, ``layers`` among it.
     n_configurations : int
         How many were measured.
+    how : mapping
+        ``seed``, ``layers`` and ``shortlisted`` of the plan, and when and with which versions the numbers were computed.
     """
 
     data_set: str
@@ -131,6 +136,7 @@ class Cell:
     nested: Accuracies | None
     chosen: Mapping[str, Any]
     n_configurations: int
+    how: Mapping[str, Any]
 
     @property
     def is_short(self) -> bool:
@@ -148,6 +154,7 @@ class Cell:
             "nested": None if self.nested is None else _rounded(self.nested),
             "chosen": dict(self.chosen),
             "n_configurations": self.n_configurations,
+            "how": dict(self.how),
         }
 
     @classmethod
@@ -174,11 +181,16 @@ def compute_cells(
     name, pooling : str
         Of the data set and of the node embeddings.
     """
-    search = _CellSearch(plan, name, pooling, data_set, ledger, workers)
-    return [choose(name, pooling, model, search.run(model)) for model in plan.models]
+    cells = []
+    for model in plan.models:
+        own = ledger.fresh()
+        steps = _CellSearch(plan, name, pooling, data_set, own, workers).run(model)
+        searched = {"seed": plan.seed, "layers": list(plan.layers), "shortlisted": plan.shortlisted}
+        cells.append(choose(name, pooling, model, steps, {**searched, **own.how()}))
+    return cells
 
 
-def choose(name: str, pooling: str, model: ModelName, steps: Steps) -> Cell:
+def choose(name: str, pooling: str, model: ModelName, steps: Steps, how: Mapping[str, Any]) -> Cell:
     """Choose among all candidates that were measured with all numbers of layers, in each of the ways.
 
     Parameters
@@ -188,6 +200,8 @@ def choose(name: str, pooling: str, model: ModelName, steps: Steps) -> Cell:
     steps : dict of int to list of dict
         By the number of layers: ``candidates``, and of each the accuracy on every fold (``outer``), and its mean within
         every training part (``inner``, empty if not asked for).
+    how : mapping
+        Of the cell.
     """
     each = [(layers, step) for layers, of_layers in steps.items() for step in of_layers]
     configurations = [{"layers": layers, **candidate} for layers, step in each for candidate in step["candidates"]]
@@ -205,6 +219,7 @@ def choose(name: str, pooling: str, model: ModelName, steps: Steps) -> Cell:
         nested=outer[folds, inner.argmax(axis=1)] if inner.size else None,
         chosen=configurations[best],
         n_configurations=len(configurations),
+        how=how,
     )
 
 
@@ -237,7 +252,7 @@ class _CellSearch:
             diffusion = {"diffusion": {"layers": layers, "pooling": self.pooling}}
             embeddings: Embeddings = self.data_set.embed(f"{self.pooling}-{layers}", diffusion)
             problem = Problem.of(embeddings)
-            learner = table_learner(model, problem)
+            learner = table_learner(model, problem, self.name, self.pooling)
             groups = _groups(learner, is_first=is_first)
             if not groups:
                 return {"candidates": [], "outer": [], "inner": []}
@@ -263,14 +278,14 @@ class _CellSearch:
             "folds": N_FOLDS,
             "inner_folds": inner_folds,
             "grid_version": GRID_VERSION,
-            **CONSTANTS.get(model, {}),
+            **constants(model, self.name, self.pooling),
             "numerics_version": NUMERICS_VERSION,
             "data": self.data_set.fingerprint,
         }
         part = "first" if is_first else "rest"
         nested = "-nested" if self.plan.nested else ""
         name = f"tud-{self.name}-{self.pooling}-{layers}-{model}-{part}{nested}"
-        step: dict[str, Any] = self.ledger.step(name, settings, compute)
+        step: dict[str, Any] = self.ledger.step(name, settings, compute, packages=PACKAGES)
         return step
 
 

@@ -7,27 +7,25 @@ from wegl_dask.folders import Folder
 from wegl_dask.records import json_bytes
 from wegl_dask.reproduce.kept import as_kept, read_kept
 from wegl_dask.reproduce.plots import tud_plot
-from wegl_dask.reproduce.provenance import of_same_numerics, provenance, with_earlier
+from wegl_dask.reproduce.provenance import of_same_numerics, together
 from wegl_dask.reproduce.tables import tud_table
-from wegl_dask.reproduce.tud import DATA_SETS, LARGE_DATA_SETS, METHODS, POOLINGS, Cell, Plan
+from wegl_dask.reproduce.tud import DATA_SETS, LARGE_DATA_SETS, METHODS, POOLINGS, Cell
 
 RESULTS, TABLE, PLOT = "tud.json", "tud.md", "tud.png"
 _NUMBERS = ("best", "held_out", "chosen", "n_configurations")
 
 
-def add_results(folder: Folder, cells: Sequence[Cell], plan: Plan) -> None:
+def add_results(folder: Folder, cells: Sequence[Cell]) -> None:
     """Add cells to those that a folder holds, and write the table and the plot of all of them.
 
     A cell of the same data set, pooling and model is replaced. If it was chosen among the same configurations and has the
-    same numbers, its nested number is kept where the new one has none, and so is what is said of when it was computed.
+    same numbers, its nested number is kept where the new one has none.
 
     Parameters
     ----------
     folder : Folder
         ``tud.json``, ``tud.md`` and ``tud.png`` are written to it.
     cells : sequence of Cell
-    plan : Plan
-        That they are of.
 
     Raises
     ------
@@ -35,36 +33,24 @@ def add_results(folder: Folder, cells: Sequence[Cell], plan: Plan) -> None:
         If ``tud.json`` holds something else.
     """
     results = {_key(values): values for values in read_kept(folder, RESULTS).get("cells", [])}
-    how = {
-        "seed": plan.seed,
-        "layers": list(plan.layers),
-        "shortlisted": plan.shortlisted,
-        **provenance(("numpy", "scikit-learn")),
-    }
     for cell in cells:
-        values = as_kept({**cell.to_json(), "how": how})
+        values = as_kept(cell.to_json())
         key = _key(values)
         results[key] = _merged(values, results[key]) if key in results else values
     ordered = [results[key] for key in sorted(results, key=_place)]
     folder.write(RESULTS, json_bytes({"cells": ordered}, indent=1))
-    every = [Cell.from_json({name: value for name, value in values.items() if name != "how"}) for values in ordered]
-    folder.write(TABLE, tud_table(every, [values["how"] for values in ordered]).encode())
+    every = [Cell.from_json(values) for values in ordered]
+    folder.write(TABLE, tud_table(every).encode())
     folder.write(PLOT, tud_plot(every))
 
 
 def _merged(values: dict[str, Any], kept: dict[str, Any]) -> dict[str, Any]:
-    """Put a cell in place of an earlier one, of which stays what was not computed anew."""
-    if not of_same_numerics(values["how"], kept["how"]):
+    """Put a cell in place of an earlier one, whose nested number stays if it belongs to the same numbers."""
+    is_same = all(values[key] == kept[key] for key in _NUMBERS) and of_same_numerics(values["how"], kept["how"])
+    if values["nested"] is not None or kept["nested"] is None or not is_same or _among(values) != _among(kept):
         return values
-    how, kept_how = values["how"], kept["how"]
-    if _among(values) == _among(kept):
-        is_same = all(values[key] == kept[key] for key in _NUMBERS) and values["nested"] in (None, kept["nested"])
-        return kept if is_same else values
-    has_both = (values["nested"] is None) == (kept["nested"] is None)
-    if has_both and how["seed"] == kept_how["seed"] and set(how["layers"]) & set(kept_how["layers"]):
-        # With the numbers of layers that both have the fits are the earlier ones.
-        return {**values, "how": with_earlier(how, kept_how)}
-    return values
+    how = {**values["how"], **together([values["how"], kept["how"]])}
+    return {**values, "nested": kept["nested"], "how": how}
 
 
 def _among(values: dict[str, Any]) -> tuple[int, list[int], int, int]:
