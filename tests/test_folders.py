@@ -80,6 +80,26 @@ def test_an_exception_while_writing_leaves_nothing_and_keeps_the_old_file(run_fo
     assert run_folder.read("data/x") == b"old"
 
 
+@pytest.mark.parametrize("fails_at", ["a", "b", "last"])
+def test_the_last_of_files_that_belong_together_vouches_for_the_others(fails_at, run_folder):
+    def files(content):
+        return {f"t/{name}": content for name in ("a", "b", "last")}
+
+    def fail(_):
+        raise KeyboardInterrupt
+
+    run_folder.write_together(files(b"old"))
+    with pytest.raises(KeyboardInterrupt):
+        run_folder.write_together({**files(b"new"), f"t/{fails_at}": fail})
+    found = {name: run_folder.read_if_there(name) for name in files(b"")}
+    assert found["t/last"] is None or set(found.values()) == {b"old"}
+    if run_folder.is_local:
+        assert set(found.values()) == {b"old"}
+    run_folder.write_together(files(b"new"))
+    assert run_folder.listing("t") == {"a": 3, "b": 3, "last": 3}
+    assert {run_folder.read(name) for name in files(b"")} == {b"new"}
+
+
 def test_a_file_is_not_seen_before_it_is_whole(run_folder):
     def content(file):
         file.write(b"x" * 1_000_000)
