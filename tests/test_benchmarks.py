@@ -98,6 +98,7 @@ def test_the_worked_example_follows_from_what_was_measured():
     assert f"The vectors, {width} single precision numbers a molecule, take {1e9 * width * 4 / 1e12:.1f} TB" in section
     n_shards = round(25.5e9 / LARGEST_SHARD)
     assert f"{n_shards:,} shards of {LARGEST_SHARD:,} nodes" in section
+    assert f"take {1000 * TASK_SECONDS:g} ms a task" in section
     assert f"four stages of {n_shards:,} tasks are {4 * n_shards * TASK_SECONDS / 60:.0f} minutes" in section
     assert f"25,500 tasks a stage, {4 * 25_500 * TASK_SECONDS / 60:.0f} minutes" in section
     one = kept["scale"]["sizes"]["1 copies"]
