@@ -8,6 +8,7 @@ numbers a node), `edges` (pairs, as listed), `edge_labels`, `edge_attributes`. `
 import gzip
 import itertools
 import os
+import signal
 import time
 from collections import Counter
 from pathlib import Path
@@ -19,6 +20,10 @@ from hypothesis import HealthCheck, settings
 
 # POT imports every array library it finds unless it is told not to: 2 s for torch alone.
 os.environ.setdefault("POT_BACKEND_DISABLE_PYTORCH", "1")
+
+# A shell has SIGINT ignored in what it starts in the background, and so would every command that a test interrupts.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # How long an example takes says how busy the machine is.
 settings.register_profile("wegl-dask", deadline=None, suppress_health_check=[HealthCheck.too_slow])
