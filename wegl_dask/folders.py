@@ -166,13 +166,13 @@ class Folder:
             As `write`. On a local disk all files are as they were.
         """
         *_, last = contents
+        if not self.is_local:
+            self.remove(last)
+            for name, content in contents.items():
+                self.write(name, content)
+            return
+        written = {}
         with contextlib.ExitStack() as temporaries:
-            if not self.is_local:
-                self.remove(last)
-                for name, content in contents.items():
-                    self.write(name, content)
-                return
-            written = {}
             for name, content in contents.items():
                 with self._explained("write", name):
                     beside = _beside(Path(self.url, name), content, lasting=True)

@@ -18,7 +18,7 @@
 
 import contextlib
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -200,14 +200,17 @@ class RunFolder(Folder):
                 found = pool.map(lambda index: self._finished_one(stage, index, expected_inputs[index]), sorted(unseen))
                 records = sorted([*records, *filter(None, found)], key=lambda record: record.index)
         if check_hashes:
-            with ThreadPoolExecutor(MAX_REQUESTS) as pool:
-                intact = list(pool.map(self.part_is_intact, records))
-            records = [record for record, good in zip(records, intact, strict=True) if good]
+            records = [record for record, good in zip(records, self.parts_are_intact(records), strict=True) if good]
         return {record.index: record for record in records}
 
     def part_is_intact(self, record: PartRecord) -> bool:
         """Whether the files that a record lists are there and hold the bytes that were written."""
         return all(self.sha256(file.path) == file.sha256 for file in record.files)
+
+    def parts_are_intact(self, records: Sequence[PartRecord]) -> list[bool]:
+        """Ask `part_is_intact` of many parts, several at a time."""
+        with ThreadPoolExecutor(MAX_REQUESTS) as pool:
+            return list(pool.map(self.part_is_intact, records))
 
     def keep_only(self, records: Iterable[PartRecord]) -> None:
         """Remove the parts and records of earlier runs, on other input, that are not among `records`.

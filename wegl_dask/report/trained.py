@@ -119,7 +119,7 @@ class _Metrics(BaseModel):
                 raise ValueError(f"the result {name!r} has no values of {', '.join(missing) or 'a metric'}")
         for name, found in self.results.items():
             for metric, summary in found.items():
-                again = summarise([np.nan if value is None else value for value in summary.values])
+                again = summarise(_numbers(summary.values))
                 noted = [_or_nan(summary.mean), _or_nan(summary.std)]
                 if not np.allclose(
                     [_or_nan(again["mean"]), _or_nan(again["std"])], noted, rtol=TOLERANCE, equal_nan=True

@@ -130,8 +130,7 @@ def _areas(data_set: DataSet, workers: Workers, kind: str, seed: int, threads: i
     }
     problem = Problem.of(data_set.embed(name, changes))
     metric = choose_metric(problem.kind, "split", None)
-    for part in ("valid", "test"):
-        require_measurable(problem, metric, problem.part(part), part)
+    require_measurable(problem, metric)
     learner = make_learner("random-forest", problem, metric=metric.name, time_budget=1.0)
     valid, test = problem.part("valid"), problem.part("test")
     fold = Fold(problem.part("train"), np.concatenate([valid, test]))

@@ -70,7 +70,8 @@ def reference_table(found: Mapping[str, Areas]) -> str:
         (
             f"ROC-AUC on ogbg-molhiv, in per cent: {DEVIATION} over the seeds. Width {WIDTH}, {LAYERS} layers, "
             f"{POOLING} pooling, virtual nodes, 20 principal components, a forest of {FOREST['n_estimators']} trees with "
-            "balanced classes, not tuned; the paper names width and layers, and not the rest. A seed draws the atom embedding, the reference and the forest."
+            "balanced classes, not tuned; the paper names width and layers, and not the rest. "
+            "A seed draws the atom embedding, the reference and the forest."
         ),
         "",
         "| reference | seeds | valid | test | p, against k-means |",

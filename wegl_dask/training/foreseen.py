@@ -70,15 +70,15 @@ def require_metric(
             raise WeglError(f"{metric.title} is not defined on {where}, where the labels are all alike: {remedy}")
 
 
-def require_measurable(problem: Problem, metric: Metric, rows: IntArray, part: str) -> None:
-    """Refuse a part of the split on which a metric has no value; see `require_metric`."""
+def require_measurable(problem: Problem, metric: Metric) -> None:
+    """Refuse a split of which "valid" or "test" gives the metric no value; see `require_metric`."""
     remedy = "use --protocol cv"
-    where = f'the part "{part}"'
-    require_metric(
-        problem,
-        metric,
-        [rows],
-        where,
-        remedy=f"choose another train.metric, or {remedy}",
-        without_labels=f"give some, or {remedy}",
-    )
+    for part in ("valid", "test"):
+        require_metric(
+            problem,
+            metric,
+            [problem.part(part)],
+            f'the part "{part}"',
+            remedy=f"choose another train.metric, or {remedy}",
+            without_labels=f"give some, or {remedy}",
+        )

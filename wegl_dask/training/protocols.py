@@ -24,7 +24,6 @@ from wegl_dask.training.spreading import Workers
 BEST = "best configuration"
 """The paper's number: the best mean over the folds, by the labels it is measured on. It is optimistic."""
 
-
 NESTED = "nested"
 """The number to expect of new graphs: each fold is scored by the candidate that was chosen without it."""
 
@@ -97,8 +96,7 @@ def evaluate_split(
     train, valid, test = _split_rows(problem)
     require_labels(problem, [train], 'the part "train"')
     require_classes(problem, train, 'the part "train"')
-    for rows, name in ((valid, "valid"), (test, "test")):
-        require_measurable(problem, metric, rows, name)
+    require_measurable(problem, metric)
     seeds = list(seeds) if learner.is_seeded else [seeds[0]]
     groups = learner.groups()
     candidates = [candidate for group in groups for candidate in group]

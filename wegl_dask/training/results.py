@@ -2,8 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from importlib.metadata import version
 from typing import Any
@@ -12,7 +11,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from wegl_dask.claims import MAX_REQUESTS
 from wegl_dask.errors import WeglError
 from wegl_dask.folders import Folder
 from wegl_dask.records import json_bytes
@@ -161,13 +159,15 @@ def data_fingerprint(run: RunFolder) -> str:
     WeglError
         If no part has a record, or one is not what its record says.
     """
-    records = run.records("embed")
-    parts = [file for record in records for file in record.files if file.folder == "data"]
+    records = [
+        replace(record, files=tuple(file for file in record.files if file.folder == "data"))
+        for record in run.records("embed")
+    ]
+    parts = [file for record in records for file in record.files]
     if not parts:
         raise WeglError(f"{run.location()} has no whole record of its embeddings: run the job again")
-    with ThreadPoolExecutor(MAX_REQUESTS) as pool:
-        found = list(pool.map(lambda file: run.sha256(file.path), parts))
-    altered = [file.path for file, digest in zip(parts, found, strict=True) if digest != file.sha256]
+    intact = run.parts_are_intact(records)
+    altered = [file.path for record, good in zip(records, intact, strict=True) if not good for file in record.files]
     if altered:
         more = f", and {len(altered) - 1} more parts are not" if len(altered) > 1 else ""
         raise WeglError(
