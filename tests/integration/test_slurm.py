@@ -8,12 +8,14 @@ import shutil
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
 from wegl_dask.cluster import open_client
 from wegl_dask.errors import WeglError
+from wegl_dask.slurm_client import DEATH_SECONDS
 from wegl_dask.spec import ClusterTable
 
 pytestmark = pytest.mark.clusters
@@ -193,30 +195,81 @@ def test_a_run_that_waits_for_its_jobs_says_for_what_and_takes_them_back_when_it
     assert queue() == []
 
 
+@pytest.mark.usefixtures("slurm")
+def test_jobs_whose_client_was_killed_end_by_themselves(keys, command, job_file, molecules_job, wait_until):
+    job = job_file(molecules_job(source={"nodes_per_shard": 60}, cluster=keys()))
+    with command.start("run", job, "--log-json", shared=False) as process:
+        next(line for line in process.stderr if json.loads(line)["event"] == "part")
+        process.kill()
+    killed = time.monotonic()
+    wait_until(lambda: answer("squeue", "--me", "--noheader") == "", "the end of the job", interval=1)
+    assert time.monotonic() - killed < 2 * DEATH_SECONDS
+
+
 # --- The client inside of an allocation ---
 
 
-@pytest.mark.usefixtures("slurm")
-def test_a_batch_job_whose_time_is_over_is_put_into_the_queue_again_and_goes_on(
-    job_file, molecules_job, run, same_bytes, tmp_path, wait_until, monkeypatch
-):
+@pytest.fixture
+def batch(slurm, job_file, molecules_job, tmp_path, monkeypatch):
+    """Put wegl.sbatch into the queue with a job of several shards: its number, and its log."""
+    del slurm
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PYTHON", sys.executable)
     monkeypatch.setenv("INTERFACE", "lo")
-    job = job_file(molecules_job(source={"nodes_per_shard": 60}))
-    number = ask("sbatch", "--parsable", "--ntasks=2", "--mem-per-cpu=1G", SBATCH, job)
-    log = tmp_path / f"wegl-dask-{number}.log"
+
+    def batch():
+        job = job_file(molecules_job(source={"nodes_per_shard": 60}))
+        number = ask("sbatch", "--parsable", "--ntasks=2", "--mem-per-cpu=1G", SBATCH, job)
+        return number, tmp_path / f"wegl-dask-{number}.log"
+
+    return batch
+
+
+@pytest.fixture
+def is_whole(molecules_job, run, same_bytes, tmp_path):
+    """Whether the job of `batch` has come to its end, and made what a run made that nothing had disturbed."""
+
+    def is_whole():
+        run(molecules_job("here", source={"nodes_per_shard": 60}))
+        return (tmp_path / "out" / "_SUCCESS").exists() and same_bytes(tmp_path / "out", tmp_path / "here")
+
+    return is_whole
+
+
+def state(number):
+    """The state of a job that waits or runs; nothing where it has ended, None where Slurm is busy."""
+    return answer("squeue", "--me", "--noheader", "--format=%T", f"--jobs={number}")
+
+
+def test_a_batch_job_whose_time_is_over_is_put_into_the_queue_again_and_goes_on(batch, is_whole, tmp_path, wait_until):
+    number, log = batch()
     wait_until(lambda: list(tmp_path.glob("out/records/moments-*")), "the second stage")
     # What Slurm sends ahead of the time limit.
     ask("scancel", "--batch", "--signal=USR1", number)
-    state = ("squeue", "--noheader", "--format=%T", f"--jobs={number}")
-    wait_until(lambda: answer(*state) == "PENDING", "the requeue", interval=0.5)
+    wait_until(lambda: state(number) == "PENDING", "the requeue", interval=0.5)
     assert "stopped by SIGTERM. What was finished stays valid" in log.read_text()
     assert f"job {number} goes into the queue again" in log.read_text()
     # Slurm waits two minutes before it starts a job again; for what it has revoked to be older, some seconds will do.
     ask("scontrol", "update", f"jobid={number}", "starttime=now+5")
     wait_until(lambda: answer("squeue", "--me", "--noheader") == "", "the end of the job", interval=0.5)
-    assert (tmp_path / "out" / "_SUCCESS").exists(), log.read_text()
-    run(molecules_job("here", source={"nodes_per_shard": 60}))
-    assert same_bytes(tmp_path / "out", tmp_path / "here")
+    assert is_whole(), log.read_text()
     assert list(tmp_path.glob(".wegl-dask-*")) == []
+
+
+def test_a_batch_job_that_is_cancelled_stays_out_of_the_queue_and_the_next_goes_on(
+    batch, is_whole, tmp_path, wait_until, written_at
+):
+    number, log = batch()
+    wait_until(lambda: list(tmp_path.glob("out/records/moments-*")), "the second stage")
+    ask("scancel", number)
+    wait_until(lambda: answer("squeue", "--me", "--noheader") == "", "the end of the job", interval=0.5)
+    assert "JobState=CANCELLED" in ask("scontrol", "show", "job", number)
+    assert "goes into the queue again" not in log.read_text()
+    assert not (tmp_path / "out" / "_SUCCESS").exists()
+    graphs = {name: moment for name, moment in written_at(tmp_path / "out").items() if name.startswith("graphs")}
+    assert graphs
+    following, log = batch()
+    assert following != number
+    wait_until(lambda: answer("squeue", "--me", "--noheader") == "", "the end of the next job", interval=0.5)
+    assert is_whole(), log.read_text()
+    assert graphs.items() <= written_at(tmp_path / "out").items()
