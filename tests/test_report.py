@@ -244,7 +244,7 @@ def trained_run(make_problem, write_problem, monkeypatch):
         folder = write_problem(make_problem(kind, split=protocol == "split", **options), job='name = "a < b"\n')
         train(folder, TrainTable(model="svm-linear", protocol=protocol, folds=2), ClusterTable(workers=1), seed=0)
         folder.unmark_success()
-        manifest = {"stage_seconds": {"embed": 1.5}, "versions": {"numpy": "2"}, "summary": {}}
+        manifest = {"stage_seconds": {"embed": 1.5}, "work": {}, "versions": {"numpy": "2"}, "summary": {}}
         folder.write_manifest(folder.records(), **manifest)
         folder.remove("model/model.json")
         folder.mark_success()

@@ -173,7 +173,7 @@ def page_of(write_problem, monkeypatch):
         run = write_problem(problem, job='name = "classes"\n')
         train(run, TrainTable(model="svm-linear", protocol="cv", folds=2), ClusterTable(workers=1), seed=0)
         run.unmark_success()
-        run.write_manifest(run.records(), stage_seconds={"embed": 1.5}, versions={"numpy": "2"}, summary={})
+        run.write_manifest(run.records(), stage_seconds={"embed": 1.5}, work={}, versions={"numpy": "2"}, summary={})
         run.remove("model/model.json")
         run.mark_success()
         return f"file://{write_report(run)}"

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from wegl_dask.errors import WeglError
-from wegl_dask.records import PartRecord, part_index, part_path, record_path
+from wegl_dask.records import PartRecord, Work, part_index, part_path, record_path
 from wegl_dask.storage import RunFolder
 
 
@@ -237,17 +237,23 @@ def test_the_manifest_merges_the_records(run_folder):
         part.write("rejected", b"1", rows=1)
     run_folder.write_manifest(
         [*reversed(records), part.record],
-        stage_seconds={"ingest": 1.5, "embed": 2.5},
+        stage_seconds={"ingest": 1.5, "moments": 0.5, "embed": 2.5},
+        work={"ingest": Work(9, 9.0), "moments": Work(4, 0.75), "merge": Work(1, 0.25)},
         versions={"numpy": "2.0", "dask": "2026.8"},
         summary={"rows": 8},
     )
     manifest = run_folder.read_manifest()
     assert list(manifest) == ["numerics_version", "versions", "stages", "summary", "records"]
-    assert list(manifest["stages"]) == ["ingest", "embed"]
+    assert list(manifest["stages"]) == ["ingest", "moments", "embed", "merge"]
     assert list(manifest["versions"]) == ["dask", "numpy"]
     embed = manifest["stages"]["embed"]
     assert (embed["parts"], embed["rows"], embed["bytes"], embed["seconds"]) == (3, {"data": 6}, 45, 2.5)
-    assert manifest["stages"]["ingest"]["rows"] == {"graphs": 7, "rejected": 1}
+    assert embed["part_seconds"] == pytest.approx(sum(record.seconds for record in records))
+    ingest = manifest["stages"]["ingest"]
+    assert (ingest["parts"], ingest["rows"]) == (1, {"graphs": 7, "rejected": 1})
+    nothing_kept = {"bytes": 0, "rows": {}}
+    assert manifest["stages"]["moments"] == {"seconds": 0.5, "parts": 4, "part_seconds": 0.75} | nothing_kept
+    assert manifest["stages"]["merge"] == {"seconds": None, "parts": 1, "part_seconds": 0.25} | nothing_kept
     assert [(r["stage"], r["index"]) for r in manifest["records"]] == [
         ("embed", 0),
         ("embed", 1),

@@ -85,7 +85,11 @@ def write_part(folder, index, rows, **options):
 
 def finish(folder):
     folder.write_manifest(
-        [record for record in folder.records() if record.stage != "plan"], stage_seconds={}, versions={}, summary={}
+        [record for record in folder.records() if record.stage != "plan"],
+        stage_seconds={},
+        work={},
+        versions={},
+        summary={},
     )
     folder.mark_success()
 

@@ -295,6 +295,7 @@ def finish(
         folder.write_manifest(
             kept,
             stage_seconds=run.stage_seconds,
+            work=run.work,
             versions=_versions(),
             summary={
                 "rows": sum(record.rows("data") for record in embedded),

@@ -3,9 +3,9 @@
 import json
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from wegl_dask.checksums import sealed, unsealed
 from wegl_dask.folders import Content, Folder
@@ -117,6 +117,22 @@ class PartRecord:
         return cls.from_json(unsealed(content))
 
 
+class Work(NamedTuple):
+    """A number of parts, and the seconds that workers have spent on them."""
+
+    parts: int = 0
+    seconds: float = 0.0
+
+    @classmethod
+    def of(cls, records: Collection[PartRecord]) -> "Work":
+        """Add up the records of some parts."""
+        return cls(len(records), sum(record.seconds for record in records))
+
+    def plus(self, other: "Work") -> "Work":
+        """Take both together."""
+        return Work(self.parts + other.parts, self.seconds + other.seconds)
+
+
 class PartRecorder:
     """Writes the files of one part and keeps account of them; see `wegl_dask.storage.RunFolder.recording`.
 
@@ -126,7 +142,9 @@ class PartRecorder:
         None until the part is finished.
     """
 
-    def __init__(self, folder: Folder, stage: str, index: int, input_fingerprint: str) -> None:
+    def __init__(
+        self, folder: Folder, stage: str, index: int, input_fingerprint: str, since: float | None = None
+    ) -> None:
         self.record: PartRecord | None = None
         self._folder = folder
         self._stage = stage
@@ -134,7 +152,7 @@ class PartRecorder:
         self._input_fingerprint = input_fingerprint
         self._files: list[PartFile] = []
         self._extra: dict[str, Any] = {}
-        self._started = time.perf_counter()
+        self._started = time.perf_counter() if since is None else since
         # From here on the files of an earlier attempt may be replaced, so its record must not vouch for them. Where there
         # is none, a store is not asked to remove it: it might be slow, and do so when the new one is there.
         if folder.read_if_there(record_path(stage, index)) is not None:

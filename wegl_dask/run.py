@@ -15,7 +15,7 @@ from wegl_dask.bags import run_stage
 from wegl_dask.locks import Lock
 from wegl_dask.logs import log_event
 from wegl_dask.progress import Progress
-from wegl_dask.records import PartRecord
+from wegl_dask.records import PartRecord, Work
 from wegl_dask.spec import JobSpec
 from wegl_dask.storage import RunFolder
 
@@ -64,6 +64,8 @@ class Run:
         Makes the progress display of a stage from its name and number of parts.
     stage_seconds : dict of str to float
         Filled in by `timed`.
+    work : dict of str to Work
+        Of the parts of each stage that were made, or found, for this run.
     parts_made : int
         Parts that this run has made itself.
     """
@@ -75,6 +77,7 @@ class Run:
     resumed: bool
     progress: Callable[[str, int], Progress]
     stage_seconds: dict[str, float] = field(default_factory=dict)
+    work: dict[str, Work] = field(default_factory=dict)
     parts_made: int = 0
 
     @contextmanager
@@ -146,7 +149,9 @@ class Run:
                     seconds=outcome.seconds,
                 )
         # They do not come with the tasks' results: they can be large.
-        return self.folder.written_records(stage, sorted(done))
+        records = self.folder.written_records(stage, sorted(done))
+        self._account(stage, records)
+        return records
 
     def make(
         self,
@@ -169,8 +174,12 @@ class Run:
         """Make the parts of a stage that are missing: the records of all, in the order of `descriptors`."""
         with self.timed(stage):
             records = self.finished(stage, {task.index: task.input_fingerprint for task in descriptors})
+            self._account(stage, records)
             records |= self.make(stage, function, [task for task in descriptors if task.index not in records])
         return {task.index: records[task.index] for task in descriptors}
+
+    def _account(self, stage: str, records: Mapping[int, PartRecord]) -> None:
+        self.work[stage] = self.work.get(stage, Work()).plus(Work.of(records.values()))
 
     @property
     def _retries(self) -> int:

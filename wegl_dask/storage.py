@@ -48,6 +48,7 @@ from wegl_dask.records import (
     SCRATCH_NAME,
     PartRecord,
     PartRecorder,
+    Work,
     json_bytes,
     record_path,
 )
@@ -115,7 +116,9 @@ class RunFolder(Folder):
     # Parts
 
     @contextlib.contextmanager
-    def recording(self, stage: str, index: int, input_fingerprint: str) -> Iterator[PartRecorder]:
+    def recording(
+        self, stage: str, index: int, input_fingerprint: str, *, since: float | None = None
+    ) -> Iterator[PartRecorder]:
         """Write the files of one part; its record appears when the ``with`` block ends without an error.
 
         Parameters
@@ -126,8 +129,10 @@ class RunFolder(Folder):
             Index of the shard.
         input_fingerprint : str
             Hash of everything the part is made from, see `finished`.
+        since : float, optional
+            Moment by `time.perf_counter` at which the work on it began; now if not given.
         """
-        recorder = PartRecorder(self, stage, index, input_fingerprint)
+        recorder = PartRecorder(self, stage, index, input_fingerprint, since)
         yield recorder
         recorder.finish()
 
@@ -279,6 +284,7 @@ class RunFolder(Folder):
         records: Iterable[PartRecord],
         *,
         stage_seconds: Mapping[str, float],
+        work: Mapping[str, Work],
         versions: Mapping[str, str],
         summary: Mapping[str, Any],
     ) -> None:
@@ -288,7 +294,9 @@ class RunFolder(Folder):
         ----------
         records : iterable of PartRecord
         stage_seconds : mapping of str to float
-            Wall-clock time of each stage, in the order of the stages.
+            Wall-clock time of each stage, in the order of the stages; that of "merge" is in "moments".
+        work : mapping of str to Work
+            Of the parts of each stage that this run has used; it counts where a stage has no part among `records`.
         versions : mapping of str to str
             Versions of the packages that matter, by name.
         summary : mapping
@@ -296,12 +304,13 @@ class RunFolder(Folder):
         """
         records = sorted(records, key=lambda record: (record.stage, record.index))
         stages = {}
-        for stage in (*stage_seconds, *sorted({r.stage for r in records} - set(stage_seconds))):
+        for stage in (*stage_seconds, *sorted({*work, *(r.stage for r in records)} - set(stage_seconds))):
             own = [r for r in records if r.stage == stage]
+            done = Work.of(own) if own else work.get(stage, Work())
             stages[stage] = {
                 "seconds": stage_seconds.get(stage),
-                "parts": len(own),
-                "part_seconds": round(sum(r.seconds for r in own), 3),
+                "parts": done.parts,
+                "part_seconds": round(done.seconds, 3),
                 "bytes": sum(file.n_bytes for r in own for file in r.files),
                 "rows": {
                     name: sum(r.rows(name) for r in own)

@@ -7,6 +7,7 @@ The tasks that lead to the model are in `wegl_dask.fit_tasks`.
 import io
 import json
 import re
+import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -121,13 +122,15 @@ def ingest_unit(
     SourceError
         If the unit cannot be read, or `fail` is set and a row of it is rejected.
     """
+    begun = time.perf_counter()
     plan = _plan(folder, plan_index, plan_fingerprint)
     whole, wanted = plan.units[task.unit], set(task.indices)
     unit = Unit(whole.piece, tuple(cut for cut in whole.cuts if cut.shard in wanted))
     inputs = shard_fingerprints(plan, unit.cuts, how)
     n_graphs = 0
     for source_shard in source.read(plan, unit):
-        with folder.recording("ingest", source_shard.shard, inputs[source_shard.shard]) as part:
+        # Reading it is most of the work on a shard, and was done before it is here.
+        with folder.recording("ingest", source_shard.shard, inputs[source_shard.shard], since=begun) as part:
             new, n_known = source_shard, 0
             if known is not None:
                 new, n_known = known.leave_out(folder, source_shard, max_nodes=max_nodes, directed=directed, used=used)
@@ -149,6 +152,7 @@ def ingest_unit(
                 reverse_edges_added=shard.repairs.reverse_edges_added,
             )
         n_graphs += shard.graphs.n_graphs
+        begun = time.perf_counter()
     return n_graphs
 
 

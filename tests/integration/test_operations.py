@@ -13,6 +13,7 @@ import psutil
 import pytest
 
 from wegl_dask.cli import main
+from wegl_dask.storage import RunFolder
 
 ROOT = Path(__file__).parents[2]
 
@@ -25,7 +26,9 @@ def events(text):
 # --- JSON lines ---
 
 
-def test_the_log_of_a_run_is_one_json_object_an_event(command, job_file, mutag_job, dask_client):
+def test_the_log_of_a_run_is_one_json_object_an_event_and_agrees_with_the_manifest(
+    command, job_file, mutag_job, dask_client, tmp_path
+):
     before = datetime.now(UTC)
     done = command("run", job_file(mutag_job(source={"max_nodes": 24})), "--log-json")
     assert done.code == 0, done.err
@@ -40,6 +43,14 @@ def test_the_log_of_a_run_is_one_json_object_an_event(command, job_file, mutag_j
         assert sorted(shard for entry in parts for shard in entry["shards"]) == list(range(12))
         assert {entry["worker"] for entry in parts} <= workers
         assert all(entry["seconds"] >= 0 for entry in parts)
+    manifest = RunFolder(str(tmp_path / "out")).read_manifest()
+    for stage, found in manifest["stages"].items():
+        parts = [entry for entry in log if entry["event"] == "part" and entry["stage"] == stage]
+        assert found["parts"] == sum(len(entry["shards"]) for entry in parts) > 0
+        # A task does little beside its parts, and looks at the clock a few times.
+        seconds = sum(entry["seconds"] for entry in parts)
+        assert 0.5 * seconds - 0.01 <= found["part_seconds"] <= seconds + 0.01
+    assert list(manifest["stages"]) == [*(stage for stage in stages if stage != "merge"), "merge"]
     (embedded,) = (entry for entry in log if entry["event"] == "stage_finished" and entry["stage"] == "embed")
     last = log[-1]
     assert (last["event"], last["level"]) == ("finished", "info")

@@ -318,6 +318,18 @@ def test_a_file_that_cannot_be_loaded_is_named(content, tmp_path, read_source):
         read_source(table(tmp_path / "broken.pt"))
 
 
+def test_a_file_that_asks_for_more_memory_than_there_is_is_named(saved, read_source, monkeypatch):
+    """A byte of a pickle can be the number that an object is remembered under: the highest would take 69 GB."""
+    file = saved([molecule()])
+
+    def load(*_, **__):
+        raise MemoryError
+
+    monkeypatch.setattr("torch.load", load)
+    with pytest.raises(SourceError, match=r"data\.pt cannot be loaded .*: it is damaged, or asks for more memory"):
+        read_source(table(file))
+
+
 def test_a_file_that_is_cut_off_is_named(saved, read_source):
     file = saved([molecule()] * 50)
     file.write_bytes(file.read_bytes()[:-100])

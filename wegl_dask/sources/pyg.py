@@ -189,6 +189,11 @@ def _load(file: str) -> Sequence[Any]:
     ) as error:
         what = " ".join(str(error).split())
         raise SourceError(f"{file} cannot be loaded with torch.load: {type(error).__name__}: {what}") from error
+    except MemoryError as error:
+        # A single damaged byte can ask for any amount.
+        raise SourceError(
+            f"{file} cannot be loaded with torch.load: it is damaged, or asks for more memory than a worker has"
+        ) from error
     if isinstance(content, tuple) and len(content) > 1 and isinstance(content[1], Mapping | None):
         joined, slices = content[:2]
         if isinstance(joined, Mapping) or hasattr(joined, "to_dict"):
