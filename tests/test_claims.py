@@ -2,7 +2,7 @@ import pytest
 
 from wegl_dask import claims
 from wegl_dask.checksums import sealed
-from wegl_dask.claims import changed_keys, job_fingerprint
+from wegl_dask.claims import changed_keys
 from wegl_dask.errors import JobFileError
 from wegl_dask.records import json_bytes
 from wegl_dask.spec import JobSpec, documented_keys
@@ -81,12 +81,10 @@ def test_keys_without_effect_may_change_and_are_written_down(run_folder, old, ne
     assert changed != JOB
     assert run_folder.claim(changed).resumed
     assert run_folder.job_toml() == changed
-    assert job_fingerprint(changed) == job_fingerprint(JOB)
+    assert changed_keys(JOB, changed) == []
 
 
-def test_the_fingerprint_changes_with_every_other_key():
-    assert job_fingerprint(JOB) != job_fingerprint(JOB.replace("seed = 1", "seed = 2"))
-    assert job_fingerprint(JOB) != job_fingerprint(JOB.replace("MUTAG", "PTC_MR"))
+def test_a_table_that_is_not_known_is_a_change():
     assert changed_keys(JOB, JOB.replace("[cluster]", "[clusters]")) == ["clusters.workers: not set -> 4"]
 
 

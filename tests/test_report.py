@@ -1,6 +1,7 @@
 import io
 import json
 import re
+import shutil
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
@@ -282,6 +283,15 @@ def test_the_curve_of_folds_is_their_mean_whatever_the_scale_of_their_scores(tra
     assert (curve["x"][0], curve["y"][0], curve["x"][-1], curve["y"][-1]) == (0, 0, 1, 1)
 
 
+def test_there_is_no_curve_of_folds_that_have_one_class_each(trained_run):
+    """Their scores have scales of their own: together they would make a curve of the folds and not of the model."""
+    (trained,) = read_content(trained_run("binary", "cv")).trained
+    part, y = np.repeat(np.arange(4), 50), np.repeat([0.0, 1.0, 0.0, 1.0], 50)
+    scores = np.linspace(0, 1, 200)
+    model = replace(trained, graph_id=[], part=part.astype(object), Y=y[:, None], scores=scores[:, None])
+    assert roc_curves([model]) is None
+
+
 def test_pairs_of_large_graphs_are_left_out_and_counted(quickstart_run, monkeypatch):
     whole = read_content(quickstart_run).approximation
     sizes = read_embeddings(quickstart_run.url).num_nodes[whole.pairs].prod(axis=1)
@@ -295,6 +305,16 @@ def test_pairs_of_large_graphs_are_left_out_and_counted(quickstart_run, monkeypa
     monkeypatch.setattr(report_content, "PAIR_ENTRIES", 0)
     assert read_content(quickstart_run).approximation is None
     assert "300 pairs of large graphs were left out" in report_of(quickstart_run).text
+
+
+def test_a_run_that_has_not_kept_its_graphs_has_a_report_whatever_lies_in_their_folder(quickstart_run, tmp_path):
+    folder = RunFolder(str(shutil.copytree(quickstart_run.url, tmp_path / "run")))
+    for name in folder.listing("graphs"):
+        folder.remove(f"graphs/{name}")
+    folder.write("graphs/.DS_Store", b"")
+    content = read_content(folder)
+    assert content.approximation is None
+    assert content.graph_map is not None
 
 
 def test_wide_vectors_have_fewer_graphs_on_the_map(quickstart_run, monkeypatch):

@@ -21,7 +21,6 @@ from wegl_dask.records import (
     SCRATCH_NAME,
     json_bytes,
 )
-from wegl_dask.sources.base import fingerprint
 from wegl_dask.training.names import (
     METRICS_FILE,
     MODEL_FILE,
@@ -191,11 +190,6 @@ def changed_keys(old_toml: str, new_toml: str) -> list[str]:
         for key in sorted({*old, *new})
         if key not in old or key not in new or old[key] != new[key]
     ]
-
-
-def job_fingerprint(job_toml: str) -> str:
-    """Hash the keys of a job file that change the result: equal for a run on other machines, in another folder."""
-    return fingerprint(json.dumps(_effective_keys(job_toml), sort_keys=True, default=str))
 
 
 def _read_job(folder: Folder) -> str | None:

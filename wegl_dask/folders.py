@@ -195,10 +195,13 @@ class Folder:
     def remove_if_empty(self, name: str) -> None:
         """Remove a subfolder that holds nothing; object stores have no folders to remove."""
         if self.is_local:
-            with self._explained("remove", name), contextlib.suppress(FileNotFoundError):
-                path = Path(self.url, name)
-                if not any(path.iterdir()):
-                    path.rmdir()
+            with self._explained("remove", name):
+                try:
+                    Path(self.url, name).rmdir()
+                except OSError as error:
+                    # Others may write to it, or remove it, at this very moment: only the system can tell.
+                    if error.errno not in {errno.ENOENT, errno.ENOTEMPTY, errno.EEXIST}:
+                        raise
 
     def listing(self, name: str = "") -> dict[str, int | None]:
         """List what is in the folder or a subfolder of it: size in bytes of each file, None for a folder, by name.

@@ -20,7 +20,8 @@ from wegl_dask.model_files import MODEL_JSON, read_model
 from wegl_dask.records import RECORD_FOLDER, RECORD_NAME, part_index, part_path
 from wegl_dask.sources.base import LabelSchema
 
-_READERS = 8
+READERS = 8
+"""Files that are read at a time."""
 
 
 @dataclass(frozen=True)
@@ -135,7 +136,7 @@ def read_embeddings(
     """
     data, run = find_parts(Folder(os.fspath(path), storage_options or {}))
     names = part_names(data, run, allow_unfinished=allow_unfinished)
-    with ThreadPoolExecutor(_READERS) as pool:
+    with ThreadPoolExecutor(READERS) as pool:
         footers = list(pool.map(data.parquet_footer, names))
     form = common_format(data, names, footers)
     rows_before = np.cumsum([0, *(footer.num_rows for footer in footers)])
@@ -145,7 +146,7 @@ def read_embeddings(
     def read(part: int) -> pa.Table:
         return _read_part(data, names[part], form, chosen, X[rows_before[part] : rows_before[part + 1]])
 
-    with ThreadPoolExecutor(_READERS) as pool:
+    with ThreadPoolExecutor(READERS) as pool:
         tables = list(pool.map(read, range(len(names))))
     has_model = run is not None and run.read_if_there(MODEL_JSON) is not None
     return Embeddings(

@@ -23,7 +23,7 @@ from wegl_dask.errors import WeglError
 from wegl_dask.folders import Folder
 from wegl_dask.graphs import IntArray, offsets_from_counts
 from wegl_dask.model_files import read_model
-from wegl_dask.reading import common_format, find_parts, part_names
+from wegl_dask.reading import READERS, common_format, find_parts, part_names
 from wegl_dask.records import part_index, part_path
 from wegl_dask.saved_model import Model
 from wegl_dask.shards import read_shard
@@ -34,8 +34,6 @@ READ_AHEAD = 2
 
 ORIGIN = ("source_file", "source_row")
 """Columns that tell every row from every other."""
-
-_READERS = 8
 
 
 @dataclass(frozen=True)
@@ -97,7 +95,7 @@ class RunRows:
         if run is None:
             raise WeglError(f"{data.location()} is no run folder: give the folder that holds job.toml and data/")
         names = part_names(data, run, allow_unfinished=False)
-        with ThreadPoolExecutor(_READERS) as pool:
+        with ThreadPoolExecutor(READERS) as pool:
             footers = list(pool.map(data.parquet_footer, names))
         groups = [(part, group) for part, footer in enumerate(footers) for group in range(footer.num_row_groups)]
         counts = [footers[part].row_group(group).num_rows for part, group in groups]

@@ -31,7 +31,6 @@ from wegl_dask.network_simplex import network_simplex as _network_simplex
 
 FloatMatrix = npt.NDArray[np.float64]
 Solver = Literal["exact", "sinkhorn", "auto"]
-UsedSolver = Literal["exact", "sinkhorn"]
 
 MARGINAL_TOLERANCE = 1e-7
 """Largest deviation of a plan's marginals, as a part of the whole mass."""

@@ -71,10 +71,10 @@ def test_the_setting_that_does_best_on_valid_is_found_in_steps(made_up, tmp_path
 def test_labels_of_test_have_no_part_in_the_choice(made_up, tmp_path, monkeypatch):
     measured = []
 
-    def search(search, Y, X):
+    def search(search, folds, Y, X):
         del Y, X
-        measured.append(search.fold)
-        return np.zeros((len(search.group), len(search.fold.evaluate), 1))
+        measured.append(folds[search.fold])
+        return np.zeros((len(search.group), len(measured[-1].evaluate), 1))
 
     monkeypatch.setattr(molhiv, "search", search)
     steps = molhiv.Molhiv(PLAN, made_up(lambda _: 1.0), Ledger(Folder(str(tmp_path))), Workers(1))
@@ -148,9 +148,10 @@ def test_automl_searches_on_the_setting_that_forests_chose_and_chooses_on_valid(
         asked.append((name, metric, time_budget))
         return trees.RandomForest(problem.kind, 2)
 
-    def fit(how, *_):
-        held.append(how.held.tolist())
-        return np.zeros((len(how.fold.evaluate), 1)), []
+    def fit(how, folds, *_):
+        fold = folds[how.fold]
+        held.append(fold.held.tolist())
+        return np.zeros((len(fold.evaluate), 1)), []
 
     monkeypatch.setattr(molhiv, "make_learner", make_learner)
     monkeypatch.setattr(molhiv, "fit", fit)

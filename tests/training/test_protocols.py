@@ -1,4 +1,5 @@
 import os
+import pickle
 import signal
 from dataclasses import replace
 
@@ -16,7 +17,7 @@ from wegl_dask.errors import JobFileError, WeglError
 from wegl_dask.spec import ClusterTable
 from wegl_dask.training import dense, svm, trees
 from wegl_dask.training.crossvalidation import INNER_FOLDS
-from wegl_dask.training.folds import assign_folds
+from wegl_dask.training.folds import assign_folds, deal_folds
 from wegl_dask.training.metrics import choose_metric
 from wegl_dask.training.models import make_learner
 from wegl_dask.training.protocols import BEST, NESTED, default_protocol, evaluate_cv, evaluate_split
@@ -64,6 +65,41 @@ def test_folds_are_of_equal_size_and_have_their_share_of_every_class(kind, n_fol
         assert sizes.max() - sizes.min() <= 1
     assert np.array_equal(folds, assign_folds(problem, rows, n_folds, 3))
     assert not np.array_equal(folds, assign_folds(problem, rows, n_folds, 4))
+
+
+@pytest.mark.parametrize("inner_folds", [0, 3, 100])
+def test_inner_folds_are_those_of_the_rows_outside_of_a_fold(inner_folds, make_problem):
+    problem = make_problem("multiclass", n=61)
+    rows = np.arange(1, 61)
+    folds = deal_folds(problem, rows, 4, 3, inner_folds=inner_folds)
+    # Of 60 rows a training part has 45, and leaves one out each at the most.
+    assert len(folds) == len(list(folds)) == 4 * (1 + min(inner_folds, 45))
+    outer = assign_folds(problem, rows, 4, 3)
+    for fold in range(4):
+        whole = folds[fold, None]
+        np.testing.assert_array_equal(whole.train, rows[outer != fold])
+        np.testing.assert_array_equal(whole.evaluate, rows[outer == fold])
+        if inner_folds:
+            inner = assign_folds(problem, whole.train, min(inner_folds, 45), 3)
+            for within in range(min(inner_folds, 45)):
+                np.testing.assert_array_equal(folds[fold, within].train, whole.train[inner != within])
+                np.testing.assert_array_equal(folds[fold, within].evaluate, whole.train[inner == within])
+
+
+@pytest.mark.parametrize("protocol", ["cv", "split"])
+def test_what_is_sent_with_a_fit_does_not_grow_with_the_graphs(protocol, make_problem, few_penalties):
+    del few_penalties
+    sizes = []
+
+    class Weighing(Workers):
+        def map(self, step, function, tasks, shared):
+            sizes.extend(len(pickle.dumps(task)) for task in tasks)
+            return super().map(step, function, tasks, shared)
+
+    evaluate(make_problem("binary", n=900, split=protocol == "split"), "svm-linear", protocol, Weighing(1), n_folds=2)
+    assert len(sizes) > 1
+    # 400 rows are 3,200 bytes.
+    assert max(sizes) < 1000
 
 
 # The split

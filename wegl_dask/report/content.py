@@ -265,8 +265,8 @@ def _approximation(folder: RunFolder, rows: RunRows) -> tuple[Approximation | No
 
 def _sampled_graphs(folder: RunFolder, rows: RunRows) -> IntArray:
     """Choose rows whose points can be computed again; none where the run has not kept its graphs, or its model."""
-    kept = {part_index(name) for name in folder.listing("graphs")}
-    if folder.read_if_there(MODEL_JSON) is None or not kept:
+    has_graphs = any(part_index(name) is not None for name in folder.listing("graphs"))
+    if folder.read_if_there(MODEL_JSON) is None or not has_graphs:
         return np.arange(0)
     parts, starts = spread(len(rows.names), SAMPLED_PARTS), rows.part_starts
     each = max(1, GRAPH_SAMPLE // len(parts))

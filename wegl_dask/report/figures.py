@@ -171,7 +171,10 @@ def roc_curves(models: Sequence[TrainedModel]) -> Figure | None:
         y, scores = model.Y[model.measured], model.scores[model.measured]
         if y.shape[1] != 1 or len(np.unique(y)) < 2:
             continue
-        false, true = _roc_curve(model, y[:, 0], scores[:, 0])
+        curve = _roc_curve(model, y[:, 0], scores[:, 0])
+        if curve is None:
+            continue
+        false, true = curve
         keep = np.unique(np.linspace(0, len(false) - 1, N_ROC_POINTS).round().astype(int))
         source = ColumnDataSource({"x": false[keep], "y": true[keep], "model": [model.title] * len(keep)})
         shown.append(plot.line("x", "y", source=source, color=colour, line_width=2, legend_label=model.title))
@@ -182,13 +185,18 @@ def roc_curves(models: Sequence[TrainedModel]) -> Figure | None:
     return plot
 
 
-def _roc_curve(model: TrainedModel, y: FloatMatrix, scores: FloatMatrix) -> tuple[FloatMatrix, FloatMatrix]:
-    """Compute false and true positive rates; of folds, the mean of their curves, as each has a scale of its own."""
+def _roc_curve(model: TrainedModel, y: FloatMatrix, scores: FloatMatrix) -> tuple[FloatMatrix, FloatMatrix] | None:
+    """Compute false and true positive rates; of folds, the mean of their curves, as each has a scale of its own.
+
+    None where no fold has both classes.
+    """
     parts = model.part[model.measured]
-    both = [part for part in dict.fromkeys(parts) if len(np.unique(y[parts == part])) == 2]
-    if model.metrics["protocol"] == "split" or not both:
+    if model.metrics["protocol"] == "split":
         false, true, _ = roc_curve(y, scores)
         return false, true
+    both = [part for part in dict.fromkeys(parts) if len(np.unique(y[parts == part])) == 2]
+    if not both:
+        return None
     grid = np.linspace(0, 1, N_ROC_POINTS)
     curves = [np.interp(grid, *roc_curve(y[parts == part], scores[parts == part])[:2]) for part in both]
     # Where a curve rises at 0 its lower end is meant.

@@ -12,11 +12,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from wegl_dask.graphs import IntArray
 from wegl_dask.reproduce.embedding import DataSet
 from wegl_dask.reproduce.ledger import Ledger
+from wegl_dask.reproduce.numbers import Values
 from wegl_dask.training.fits import Fit, Search, fit, search
 from wegl_dask.training.foreseen import require_measurable
 from wegl_dask.training.learner import Candidate, Fold, Learner
@@ -24,6 +24,7 @@ from wegl_dask.training.metrics import Metric, choose_metric
 from wegl_dask.training.models import make_learner
 from wegl_dask.training.names import ModelName
 from wegl_dask.training.problem import FloatMatrix, Problem
+from wegl_dask.training.protocols import measure_split
 from wegl_dask.training.spreading import Workers
 from wegl_dask.version import NUMERICS_VERSION
 
@@ -49,8 +50,6 @@ SEARCHES_AT_A_TIME = 2
 PACKAGES = ("numpy", "scikit-learn")
 AUTOML_PACKAGES = (*PACKAGES, "flaml", "lightgbm")
 """Whose versions are kept with what is computed."""
-
-Values = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -238,8 +237,9 @@ class Molhiv:
         def compute() -> float:
             task = self._task(method, setting, 0)
             valid = task.problem.part("valid")
-            fits = [Fit(task.learner, Fold(task.train, valid), SCREENING, seed) for seed in SCREENING_SEEDS]
-            fitted = self._workers.map(f"{method.graphs}, {setting.name}", fit, fits, (task.problem.Y, task.problem.X))
+            fits = [Fit(task.learner, "valid", SCREENING, seed) for seed in SCREENING_SEEDS]
+            shared = ({"valid": Fold(task.train, valid)}, task.problem.Y, task.problem.X)
+            fitted = self._workers.map(f"{method.graphs}, {setting.name}", fit, fits, shared)
             return task.metric(task.problem.Y[valid], np.mean([scores for scores, _ in fitted], axis=0), 0.5)
 
         result: float = self._step(
@@ -273,8 +273,9 @@ class Molhiv:
     ) -> list[list[tuple[Candidate, float]]]:
         """Measure the candidates of some groups on "valid"."""
         valid = task.problem.part("valid")
-        searches = [Search(task.learner, Fold(task.train, valid), group, 0) for group in groups]
-        found = self._workers.map(step, search, searches, (task.problem.Y, task.problem.X))
+        searches = [Search(task.learner, "valid", group, 0) for group in groups]
+        shared = ({"valid": Fold(task.train, valid)}, task.problem.Y, task.problem.X)
+        found = self._workers.map(step, search, searches, shared)
         return [
             [
                 (candidate, task.metric(task.problem.Y[valid], scores, task.learner.threshold))
@@ -290,7 +291,7 @@ class Molhiv:
 
             def compute(some: Sequence[int] = some) -> list[list[float]]:
                 task = self._task(method, setting, 0)
-                return [self._measure(task, scores) for scores in self._scores(method, task, candidate, some)]
+                return [task.measure(scores) for scores in self._scores(method, task, candidate, some)]
 
             budget = {"time_budget": self._plan.time_budget} if method.model == "automl" else {}
             name = f"{method.graphs}-{setting.name}-{method.model}-{some[0]}"
@@ -308,12 +309,12 @@ class Molhiv:
             def compute(seed: int = seed) -> dict[str, Any]:
                 task = self._task(method, setting, seed)
                 (found,) = self._scores(method, task, row.candidate, [0])
-                return {"measured": self._measure(task, found), "scores": np.round(found[:, 0], 6).tolist()}
+                return {"measured": task.measure(found), "scores": np.round(found[:, 0], 6).tolist()}
 
             step = self._step(f"{method.graphs}-{setting.name}-embedding-{seed}", compute, candidate=row.candidate)
             results.append(step["measured"])
             scores.append(step["scores"])
-            together = self._measure(labels, np.mean(scores, axis=0)[:, None])
+            together = labels.measure(np.mean(scores, axis=0)[:, None])
             valid, test = 100 * np.array(results).T
             found = {"embedding_valid": valid, "embedding_test": test, "how": self._how(method)}
             yield Row(**{**vars(row), **found, "together": {"valid": 100 * together[0], "test": 100 * together[1]}})
@@ -329,18 +330,10 @@ class Molhiv:
         else:
             candidate = {**candidate, "n_jobs": self._plan.threads}
         valid, test = problem.part("valid"), problem.part("test")
-        fold = Fold(task.train, np.concatenate([valid, test]))
-        fits = [Fit(learner, fold, candidate, seed, held=valid) for seed in seeds]
+        folds = {"others": Fold(task.train, np.concatenate([valid, test]), held=valid)}
+        fits = [Fit(learner, "others", candidate, seed) for seed in seeds]
         step = f"{method.title}, seeds {', '.join(map(str, seeds))}"
-        return [scores for scores, _ in self._workers.map(step, fit, fits, (problem.Y, problem.X))]
-
-    def _measure(self, task: "_Task", scores: FloatMatrix) -> list[float]:
-        """Measure scores of "valid" and "test", one after the other."""
-        valid, test = task.problem.part("valid"), task.problem.part("test")
-        return [
-            task.metric(task.problem.Y[rows], some, task.learner.threshold)
-            for rows, some in ((valid, scores[: len(valid)]), (test, scores[len(valid) :]))
-        ]
+        return [scores for scores, _ in self._workers.map(step, fit, fits, (folds, problem.Y, problem.X))]
 
     def _task(self, method: Method, setting: Setting, seed: int) -> "_Task":
         """Embed the molecules, unless that was done."""
@@ -374,6 +367,10 @@ class _Task:
     @property
     def train(self) -> IntArray:
         return self.problem.part("train")
+
+    def measure(self, scores: FloatMatrix) -> list[float]:
+        """Measure scores of "valid" and "test", one after the other."""
+        return measure_split(self.problem, self.learner, self.metric, scores)
 
 
 def _in_turn(n_seeds: int, at_a_time: int) -> list[list[int]]:

@@ -20,9 +20,8 @@ from wegl_dask.reproduce.molhiv import (
     SCREENING_SEEDS,
     WIDTHS,
     Row,
-    Values,
 )
-from wegl_dask.reproduce.numbers import DEVIATION, deviation, mean_and_deviation
+from wegl_dask.reproduce.numbers import DEVIATION, Values, deviation, mean_and_deviation
 from wegl_dask.reproduce.paper import PaperCell, paper_cell
 from wegl_dask.reproduce.provenance import of_same_numerics, provenance_line, together
 

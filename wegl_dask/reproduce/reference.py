@@ -9,16 +9,17 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from wegl_dask.reproduce.embedding import DataSet
 from wegl_dask.reproduce.ledger import Ledger
+from wegl_dask.reproduce.numbers import Values
 from wegl_dask.training.fits import Fit, fit
 from wegl_dask.training.foreseen import require_measurable
 from wegl_dask.training.learner import Candidate, Fold
 from wegl_dask.training.metrics import choose_metric
 from wegl_dask.training.models import make_learner
 from wegl_dask.training.problem import Problem
+from wegl_dask.training.protocols import measure_split
 from wegl_dask.training.spreading import Workers
 from wegl_dask.version import NUMERICS_VERSION
 
@@ -32,8 +33,6 @@ LAYERS, POOLING, WIDTH = 4, "final", 300
 
 PACKAGES = ("numpy", "scipy", "scikit-learn")
 """Whose versions are kept with what is measured."""
-
-Values = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -133,12 +132,9 @@ def _areas(data_set: DataSet, workers: Workers, kind: str, seed: int, threads: i
     require_measurable(problem, metric)
     learner = make_learner("random-forest", problem, metric=metric.name, time_budget=1.0)
     valid, test = problem.part("valid"), problem.part("test")
-    fold = Fold(problem.part("train"), np.concatenate([valid, test]))
-    task = Fit(learner, fold, {**FOREST, "n_jobs": threads}, seed)
-    ((scores, _),) = workers.map(f"{kind}, seed {seed}", fit, [task], (problem.Y, problem.X))
-    areas = [
-        metric(problem.Y[rows], some, learner.threshold)
-        for rows, some in ((valid, scores[: len(valid)]), (test, scores[len(valid) :]))
-    ]
+    folds = {"others": Fold(problem.part("train"), np.concatenate([valid, test]))}
+    task = Fit(learner, "others", {**FOREST, "n_jobs": threads}, seed)
+    ((scores, _),) = workers.map(f"{kind}, seed {seed}", fit, [task], (folds, problem.Y, problem.X))
+    areas = measure_split(problem, learner, metric, scores)
     data_set.remove(name)
     return areas

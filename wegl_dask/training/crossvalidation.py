@@ -6,9 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from wegl_dask.errors import JobFileError
-from wegl_dask.graphs import IntArray
 from wegl_dask.training.fits import Search, search
-from wegl_dask.training.folds import assign_folds
+from wegl_dask.training.folds import deal_folds
 from wegl_dask.training.foreseen import require_labels, require_metric
 from wegl_dask.training.learner import Candidate, Fold, Learner
 from wegl_dask.training.metrics import Metric
@@ -90,10 +89,10 @@ def cross_validate(
             f"train.folds = {n_folds} folds need {2 * n_folds} graphs with labels; there are {len(rows)}"
         )
     groups = learner.groups() if groups is None else groups
-    folds = _folds(problem, rows, n_folds, seed)
-    inner_folds = min(inner_folds, *(len(fold.train) for fold in folds))
-    inner = [each for fold in folds for each in _folds(problem, fold.train, inner_folds, seed)] if inner_folds else []
-    every = [*folds, *inner]
+    dealt = deal_folds(problem, rows, n_folds, seed, inner_folds=inner_folds)
+    inner_folds = dealt.n_inner_folds
+    every = list(dealt.values())
+    folds, inner = every[:n_folds], every[n_folds:]
     for some, name, remedy in ((folds, "a fold", "fewer folds"), (inner, "an inner fold", "give more labels")):
         require_labels(problem, (fold.train for fold in some), f"the training part of {name}")
         require_metric(
@@ -107,8 +106,8 @@ def cross_validate(
     for fold in every:
         for column in problem.Y[fold.train].T:
             learner.require_fittable(column[~np.isnan(column)])
-    searches = [Search(learner, fold, group, seed) for fold in every for group in groups]
-    found = workers.map(step, search, searches, (problem.Y, *learner.shared(problem.X)))
+    searches = [Search(learner, name, group, seed) for name in dealt for group in groups]
+    found = workers.map(step, search, searches, (dealt, problem.Y, *learner.shared(problem.X)))
     scores = [np.concatenate(found[i : i + len(groups)]) for i in range(0, len(found), len(groups))]
     table = np.array(
         [
@@ -130,8 +129,3 @@ def cross_validate(
 def best_candidate(means: FloatMatrix, metric: Metric) -> int:
     """Find the candidate with the best mean; of equals the first."""
     return int(np.argmax(metric.sign * means))
-
-
-def _folds(problem: Problem, rows: IntArray, n_folds: int, seed: int) -> list[Fold]:
-    of_row = assign_folds(problem, rows, n_folds, seed)
-    return [Fold(rows[of_row != i], rows[of_row == i]) for i in range(n_folds)]

@@ -22,10 +22,11 @@ Held = tuple[npt.NDArray[np.float32], Labels]
 
 @dataclass(frozen=True)
 class Fold:
-    """Rows that a model is fitted to, and rows that it scores."""
+    """Rows that a model is fitted to, rows that it scores, and rows that it may choose by, if it searches on its own."""
 
     train: IntArray
     evaluate: IntArray
+    held: IntArray | None = None
 
 
 @dataclass(frozen=True)

@@ -102,14 +102,16 @@ def evaluate_split(
     candidates = [candidate for group in groups for candidate in group]
     means, chosen = np.empty(0), candidates[0]
     if len(candidates) > 1:
-        searches = [Search(learner, Fold(train, valid), group, seeds[0]) for group in groups]
-        found = workers.map("search", search, searches, (problem.Y, *learner.shared(problem.X)))
+        folds = {"valid": Fold(train, valid)}
+        searches = [Search(learner, "valid", group, seeds[0]) for group in groups]
+        found = workers.map("search", search, searches, (folds, problem.Y, *learner.shared(problem.X)))
         scores = np.concatenate(found)
         means = np.array([metric(problem.Y[valid], each, learner.threshold) for each in scores])
         chosen = candidates[best_candidate(means, metric)]
     others = np.concatenate([valid, test])
-    fits = [Fit(learner, Fold(train, others), chosen, seed, held=valid, keep=seed == seeds[0]) for seed in seeds]
-    fitted = workers.map("fit", fit, fits, (problem.Y, problem.X))
+    folds = {"others": Fold(train, others, held=valid)}
+    fits = [Fit(learner, "others", chosen, seed, keep=seed == seeds[0]) for seed in seeds]
+    fitted = workers.map("fit", fit, fits, (folds, problem.Y, problem.X))
     results: dict[str, dict[str, list[float]]] = {}
     for name, part in (("valid", slice(0, len(valid))), ("test", slice(len(valid), None))):
         values = [
@@ -188,9 +190,8 @@ def evaluate_cv(
         notes = notes[2:]
     notes += learner.notes
     chosen, rows = candidates[best], problem.labelled
-    fitted = workers.map(
-        "fit", fit, [Fit(learner, Fold(rows, rows[:0]), chosen, seed, keep=True)], (problem.Y, problem.X)
-    )
+    final = {"all": Fold(rows, rows[:0])}
+    fitted = workers.map("fit", fit, [Fit(learner, "all", chosen, seed, keep=True)], (final, problem.Y, problem.X))
     return Outcome(
         candidates=candidates,
         candidate_scores=means,
@@ -203,6 +204,15 @@ def evaluate_cv(
         estimators=fitted[0][1],
         notes=tuple(notes),
     )
+
+
+def measure_split(problem: Problem, learner: Learner, metric: Metric, scores: FloatMatrix) -> list[float]:
+    """Measure scores of the graphs of "valid", and those of "test" that follow them."""
+    valid, test = problem.part("valid"), problem.part("test")
+    return [
+        metric(problem.Y[rows], some, learner.threshold)
+        for rows, some in ((valid, scores[: len(valid)]), (test, scores[len(valid) :]))
+    ]
 
 
 def default_protocol(problem: Problem) -> ProtocolName:

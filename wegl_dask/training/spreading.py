@@ -23,7 +23,6 @@ from wegl_dask.cluster import open_client
 from wegl_dask.errors import MORE_MEMORY, WeglError
 from wegl_dask.progress import Progress
 from wegl_dask.spec import ClusterTable
-from wegl_dask.training.learner import Arrays
 
 PARENT_LOOKED_FOR_EVERY = 1.0
 """Seconds between two looks of a process whether the command that it fits for is still there."""
@@ -47,8 +46,10 @@ class Workers:
         self._n_jobs = n_jobs
         self._on_dask = on_dask
 
-    def map(self, step: str, function: Callable[..., Result], tasks: Sequence[Task], shared: Arrays) -> list[Result]:
-        """Apply a function to each task and to the arrays that all of them need, which are sent once.
+    def map(
+        self, step: str, function: Callable[..., Result], tasks: Sequence[Task], shared: tuple[Any, ...]
+    ) -> list[Result]:
+        """Apply a function to each task and to what all of them need, which is sent to a worker once.
 
         Parameters
         ----------
@@ -57,7 +58,8 @@ class Workers:
         function : callable
             Called as ``function(task, *shared)``.
         tasks : sequence
-        shared : tuple of arrays
+        shared : tuple
+            Arrays, or what holds some.
 
         Returns
         -------
@@ -106,17 +108,23 @@ def open_workers(table: ClusterTable) -> Iterator[Workers]:
         yield Workers(1, on_dask=True)
 
 
-def _map_on_dask(step: str, function: Callable[..., Result], tasks: Sequence[Task], shared: Arrays) -> list[Result]:
+def _map_on_dask(
+    step: str, function: Callable[..., Result], tasks: Sequence[Task], shared: tuple[Any, ...]
+) -> list[Result]:
     """Do so on the workers of the Dask client that is open."""
     client = Client.current()
     arrays = client.scatter(list(shared), broadcast=True, hash=False) if shared else []
     futures = [client.submit(_on_one_core, function, task, *arrays, pure=False) for task in tasks]
+    numbers = {future.key: number for number, future in enumerate(futures)}
+    results: dict[int, Result] = {}
     try:
         with Progress(step, len(tasks), unit="fits") as progress:
             for future in as_completed(futures):
-                future.result()
+                results[numbers[future.key]] = future.result()
+                # A worker keeps what nobody has let go of.
+                future.release()
                 progress.update()
-            return [future.result() for future in futures]
+            return [results[number] for number in range(len(tasks))]
     except (KilledWorker, CancelledError) as error:
         raise WeglError(
             f"{step}: the workers that fitted died, for want of memory perhaps, or the scheduler: {MORE_MEMORY}, and train "
