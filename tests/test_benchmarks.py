@@ -73,7 +73,7 @@ def test_the_section_on_neighbours_states_what_was_measured():
     for kind, one in found["neighbours"]["references"].items():
         recalls = f"{one['recall_at_10']:.1%} | {one['recall_at_10_of_100_candidates']:.1%}".replace("%", " %")
         off, below = f"{one['mean_relative_error']:.1%}".replace("%", " %"), f"{100 * one['fraction_below']:.0f} %"
-        assert f"| `{kind}` | {recalls} | {off} | {below}" in text
+        assert f"| `{kind}` | {recalls} | {off} | {below} | {one['bound_mean_ratio']:.2f} |" in text
         assert one["bound_broken"] == 0
     small, large = (one["seconds"] for one in found["queries"]["searches"])
     assert (

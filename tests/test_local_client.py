@@ -426,16 +426,20 @@ def resident():
     return psutil.Process().memory_info().rss
 
 
-def test_a_worker_that_holds_most_of_its_memory_still_does_tasks():
+def test_a_worker_that_holds_most_of_its_memory_still_does_tasks(wait_until):
     def hold(n_bytes):
         import builtins
 
         builtins.held = bytearray(n_bytes)
 
-    # Dask looks at the memory ten times a second.
+    def reported():
+        (worker,) = client.scheduler_info()["workers"].values()
+        return worker["metrics"]["memory"]
+
+    # Dask looks at the memory ten times a second, and tells of it every other second or so.
     with open_client(local(memory_limit="500MB")) as client:
         client.submit(hold, int(0.87 * 500e6) - client.submit(resident).result()).result()
-        time.sleep(0.5)
+        wait_until(lambda: reported() > 0.8 * 500e6, "the report of the worker's memory")
         assert client.submit(resident, pure=False).result(timeout=30) > 0.8 * 500e6
 
 

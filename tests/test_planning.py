@@ -83,7 +83,7 @@ def test_a_few_shards_tell_what_the_whole_needs(job):
     # The machine may be busy with something else at either time.
     work = {stage.name: stage.work for stage in predicted.stages}
     for stage in ("moments", "embed"):
-        assert work[stage] == pytest.approx(whole.seconds(stage), rel=3.0, abs=0.3)
+        assert whole.seconds(stage) / 8 <= work[stage] <= 8 * whole.seconds(stage) + 0.3
 
 
 def test_stages_take_the_time_of_their_tasks_shared_by_the_workers(job):
