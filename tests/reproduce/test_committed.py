@@ -1,11 +1,22 @@
 """The tables that the repository holds are those that are written of the results beside them."""
 
+import json
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from wegl_dask.reproduce import molhiv, molhiv_results, reference_results, runtime, runtime_results, tud_results
+from wegl_dask.folders import Folder
+from wegl_dask.reproduce import (
+    molhiv,
+    molhiv_results,
+    reference_results,
+    runtime,
+    runtime_results,
+    sinkhorn,
+    sinkhorn_results,
+    tud_results,
+)
 from wegl_dask.reproduce.runtime_methods import Timing
 
 RESULTS = Path(__file__).parents[2] / "jobs" / "paper" / "results"
@@ -52,3 +63,22 @@ def test_the_table_of_figure_3(committed):
     runtime_results.add_measured(folder, runtime.Measured(**{**values, "timings": timings}))
     assert is_committed(folder, "runtime.md")
     assert is_committed(folder, "runtime.json")
+
+
+def test_the_table_of_solvers(tmp_path):
+    kept = json.loads((RESULTS / "sinkhorn.json").read_text(encoding="utf-8"))
+    molecules = [
+        sinkhorn.Molecules(
+            each["regularization"], np.array(each["time_ratio"]), np.array(each["relative_error"], dtype=np.float64)
+        )
+        for each in kept["molecules"]
+    ]
+    growth = [sinkhorn.Growth(**{name: _tuple(value) for name, value in each.items()}) for each in kept["growth"]]
+    folder = Folder(str(tmp_path))
+    sinkhorn_results.write_results(folder, molecules, growth, kept["how"])
+    assert is_committed(folder, "sinkhorn.md")
+    assert is_committed(folder, "sinkhorn.json")
+
+
+def _tuple(value):
+    return tuple(value) if isinstance(value, list) else value

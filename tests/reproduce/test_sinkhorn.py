@@ -131,6 +131,9 @@ def test_the_table_names_the_crossing_and_what_was_not_measured(tmp_path):
     assert (tmp_path / "sinkhorn.png").read_bytes().startswith(b"\x89PNG")
     kept = json.loads((tmp_path / "sinkhorn.json").read_text())
     assert kept["growth"][2]["seconds"] == [10.0, 1000.0]
+    assert kept["molecules"] == [
+        {"regularization": 0.1, "time_ratio": [2.0, 4.0, 9.0], "relative_error": [0.1, 0.3, None]}
+    ]
 
 
 def test_tables_are_written_when_a_part_is_done(tmp_path):
@@ -156,7 +159,7 @@ def test_one_molecule_has_no_deviation_and_an_iteration_that_never_converged_no_
     text = (tmp_path / "sinkhorn.md").read_text()
     assert "| 0.1 | 2.0 | 2.0 | 25.00% | 25.00% | 100.0% |" in text
     assert "| 0.01 | 3.0 ± 1.4 | 3.0 |  |  | 0.0% |" in text
-    assert json.loads((tmp_path / "sinkhorn.json").read_text())["molecules"][1]["relative_error"] is None
+    assert json.loads((tmp_path / "sinkhorn.json").read_text())["molecules"][1]["relative_error"] == [None, None]
     write_results(Folder(str(tmp_path)), [never], [], HOW)
     assert (tmp_path / "sinkhorn.png").read_bytes().startswith(b"\x89PNG")
 

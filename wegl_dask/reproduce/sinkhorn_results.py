@@ -8,7 +8,7 @@ import numpy as np
 from wegl_dask.folders import Folder
 from wegl_dask.records import json_bytes
 from wegl_dask.reproduce.figures import BLUE, GRID, new_figure, png
-from wegl_dask.reproduce.numbers import DEVIATION, Values, deviation, mean_and_deviation
+from wegl_dask.reproduce.numbers import DEVIATION, mean_and_deviation
 from wegl_dask.reproduce.provenance import provenance_line
 from wegl_dask.reproduce.sinkhorn import LONGEST, N_DRAWS, SEED, SIZES, Growth, Molecules, crossing
 
@@ -37,19 +37,12 @@ def write_results(
 
 
 def _summary(found: Molecules) -> dict[str, Any]:
-    """Render what the solvers did on molecules; errors are None where no iteration converged."""
-    error = found.error[np.isfinite(found.error)]
+    """Render what the solvers did on each molecule; an error is None where the iteration did not converge."""
     return {
         "regularization": found.regularization,
-        "graphs": len(found.ratio),
-        "converged": len(error),
-        "time_ratio": _mean_and_deviation(found.ratio),
-        "relative_error": _mean_and_deviation(error) if len(error) else None,
+        "time_ratio": found.ratio.tolist(),
+        "relative_error": [value if np.isfinite(value) else None for value in found.error.tolist()],
     }
-
-
-def _mean_and_deviation(values: Values) -> list[float | None]:
-    return [float(values.mean()), deviation(values) if len(values) > 1 else None]
 
 
 def sinkhorn_plot(molecules: Sequence[Molecules], growth: Sequence[Growth]) -> bytes:
