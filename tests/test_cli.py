@@ -420,3 +420,67 @@ def test_ingest_makes_graph_shards_alone(job, tmp_path):
     assert pq.read_table(tmp_path / "out/graphs/part-00000.parquet").column("num_nodes").to_pylist() == [3, 2]
     assert not (tmp_path / "out/data").exists()
     assert not (tmp_path / "out/_SUCCESS").exists()
+
+
+# --- Standard streams that are closed, or that cannot be written ---
+
+
+@pytest.fixture
+def in_a_shell(tmp_path):
+    """Run the command with redirections of a shell: the exit code, and what came through standard error."""
+
+    def run(line):
+        script = f'python() {{ "{sys.executable}" -m wegl_dask "$@"; }}; {line}'
+        environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
+        return subprocess.run(
+            ["bash", "-c", script],
+            cwd=tmp_path,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+
+    return run
+
+
+@pytest.mark.usefixtures("job")
+@pytest.mark.parametrize("streams", ["<&- >&- 2>&-", "2> /dev/full"])
+def test_a_run_whose_streams_are_closed_or_full_is_done(streams, in_a_shell, tmp_path):
+    done = in_a_shell(f"python run job.toml {streams}")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert RunFolder(str(tmp_path / "out")).has_succeeded()
+
+
+@pytest.mark.usefixtures("job")
+@pytest.mark.parametrize("arguments", ["--help", "check job.toml", "plan --help"])
+def test_a_result_that_cannot_be_written_is_one_line(arguments, in_a_shell):
+    done = in_a_shell(f"python {arguments} > /dev/full")
+    assert done.returncode == 1
+    assert done.stderr == "wegl-dask: cannot write to standard output: No space left on device\n"
+
+
+def test_an_error_that_nobody_can_be_told_has_its_exit_code(in_a_shell):
+    assert in_a_shell("python check missing.toml 2> /dev/full").returncode == 2
+
+
+@pytest.mark.parametrize(
+    ("error", "what"),
+    [(MemoryError(), "memory"), (RuntimeError("can't start new thread"), "threads or processes")],
+)
+def test_a_shortage_is_one_line(error, what, call, job, monkeypatch):
+    def fail(*_, **__):
+        raise error
+
+    monkeypatch.setattr(planning, "forecast", fail)
+    assert f"the system gives this command no more {what}: see what `ulimit -a` says" in error_of(call("plan", job), 1)
+    assert call("--debug", "plan", job).exception is error
+
+
+def test_an_error_that_is_nobodys_fault_but_ours_is_a_traceback(call, job, monkeypatch):
+    def fail(*_, **__):
+        raise RuntimeError("unexpected")
+
+    monkeypatch.setattr(planning, "forecast", fail)
+    assert isinstance(call("plan", job).exception, RuntimeError)

@@ -17,10 +17,10 @@ from distributed.scheduler import KilledWorker
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from wegl_dask import local_client
+from wegl_dask import local_client, lost_workers
 from wegl_dask.bags import run_stage
 from wegl_dask.cluster import dashboard_link, open_client
-from wegl_dask.errors import JobFileError
+from wegl_dask.errors import JobFileError, WeglError
 from wegl_dask.spec import ClusterTable
 
 ROOT = Path(__file__).parents[1]
@@ -410,6 +410,24 @@ def test_what_a_killed_job_left_is_removed_by_the_next_and_that_of_a_running_one
     os.killpg(running.pid, signal.SIGINT)
     running.communicate(timeout=30)
     assert list(scratch.iterdir()) == []
+
+
+def kill_the_worker(task):
+    os.kill(os.getpid(), signal.SIGKILL)
+    return task
+
+
+def test_a_worker_that_died_and_cannot_be_started_again_ends_the_stage(monkeypatch):
+    async def fail(*_):
+        raise OSError("no more processes")
+
+    monkeypatch.setattr(local_client, "RESTART_SECONDS", 1)
+    monkeypatch.setattr(local_client, "WATCH_SECONDS", 0.1)
+    monkeypatch.setattr(lost_workers, "WATCH_SECONDS", 0.1)
+    with open_client(local()) as client, monkeypatch.context() as patch:
+        patch.setattr("distributed.nanny.WorkerProcess.start", fail)
+        with pytest.raises(WeglError, match=r"stage: the workers that tried it died, and no other could be started"):
+            list(run_stage(client, "stage", kill_the_worker, [1, 2, 3], retries=0))
 
 
 def test_a_script_without_a_main_guard_is_told_so(script):

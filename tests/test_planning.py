@@ -95,6 +95,13 @@ def test_stages_take_the_time_of_their_tasks_shared_by_the_workers(job):
     assert predicted.seconds == planning.START_SECONDS + sum(stage.seconds for stage in predicted.stages)
 
 
+def test_many_tasks_take_the_time_of_the_scheduler(job, monkeypatch):
+    monkeypatch.setattr(planning, "TASK_SECONDS", 100.0)
+    predicted = forecast(job(), workers=4, progress=Silent)
+    for stage in predicted.stages:
+        assert stage.seconds == pytest.approx(100.0 * stage.tasks + planning.STAGE_SECONDS)
+
+
 def test_nothing_is_written_where_the_job_will_run(job, tmp_path):
     forecast(job(), progress=Silent)
     assert list(tmp_path.iterdir()) == []

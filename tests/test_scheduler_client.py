@@ -8,7 +8,7 @@ import threading
 import pytest
 from distributed import LocalCluster
 
-from wegl_dask import scheduler_client
+from wegl_dask import lost_workers, scheduler_client
 from wegl_dask.cluster import open_client
 from wegl_dask.errors import WeglError
 from wegl_dask.spec import ClusterTable
@@ -131,15 +131,15 @@ def test_that_the_last_worker_is_gone_is_said_while_something_waits_for_one(monk
     looks, sleep = [], asyncio.sleep
 
     async def counting(seconds, *result):
-        looks.extend(["a look"] * (seconds == scheduler_client.WATCH_SECONDS))
+        looks.extend(["a look"] * (seconds == lost_workers.WATCH_SECONDS))
         return await sleep(seconds, *result)
 
     def wait_for_some_looks():
         there = len(looks)
         wait_until(lambda: len(looks) > there + 2 * scheduler_client.LOST_LOOKS, "some looks")
 
-    monkeypatch.setattr(scheduler_client, "WATCH_SECONDS", 0.0123)
-    monkeypatch.setattr(scheduler_client.asyncio, "sleep", counting)
+    monkeypatch.setattr(lost_workers, "WATCH_SECONDS", 0.0123)
+    monkeypatch.setattr(asyncio, "sleep", counting)
     with (
         LocalCluster(n_workers=1, processes=False, host="127.0.0.1", protocol="tcp", dashboard_address=None) as cluster,
         open_client(scheduler(cluster.scheduler_address)) as client,

@@ -7,6 +7,7 @@ import signal
 import sys
 import threading
 import traceback
+import weakref
 
 import pytest
 from distributed.utils import LoopRunner, sync
@@ -65,3 +66,48 @@ def test_signals_have_their_handlers_and_logs_their_levels_back(caplog):
     assert signal.getsignal(signal.SIGTERM) is before
     logging.getLogger("tornado.application").error("heard")
     assert [record.message for record in caplog.records] == ["heard"]
+
+
+class Finalized:
+    """Something whose end is a weak reference's business."""
+
+
+def test_a_signal_that_python_drops_comes_again(wait_until, monkeypatch):
+    """Exceptions of the callbacks of weak references are printed and dropped."""
+    printed, hook = [], sys.unraisablehook
+    monkeypatch.setattr(sys, "unraisablehook", printed.append)
+    called = []
+
+    def callback(_):
+        os.kill(os.getpid(), signal.SIGTERM)
+        # The handler runs between two steps of this function.
+        called.extend(range(1000))
+        called.append("not reached")
+
+    def wait_for_ever():
+        thing = Finalized()
+        reference = weakref.ref(thing, callback)
+        del thing
+        assert reference() is None
+        wait_until(lambda: False, "the signal", seconds=60)
+
+    with pytest.raises(Stopped, match="stopped by SIGTERM"), stopped_by_signals():
+        wait_for_ever()
+    assert "not reached" not in called
+    assert printed == []
+    assert sys.unraisablehook == printed.append != hook
+
+
+def test_what_else_python_drops_is_told_as_before(monkeypatch):
+    printed = []
+    monkeypatch.setattr(sys, "unraisablehook", printed.append)
+
+    def fail(_):
+        raise ZeroDivisionError
+
+    with stopped_by_signals():
+        thing = Finalized()
+        reference = weakref.ref(thing, fail)
+        del thing
+        assert reference() is None
+    assert [type(each.exc_value) for each in printed] == [ZeroDivisionError]

@@ -117,10 +117,7 @@ def run_stage(
                 del waiting[future.key]
                 future.release()
     except OSError as error:
-        raise WeglError(
-            f"{stage}: the connection to the scheduler was lost. What was finished stays valid; run the same job again "
-            "when the scheduler is there"
-        ) from error
+        raise _without_workers(client, stage) from error
     finally:
         completed.clear()
         if waiting and client.status == "running":
@@ -168,6 +165,19 @@ def _attempt(
     finally:
         give_back_freed(worker)
     return Outcome(result, worker.address, round(time.perf_counter() - started, 3))
+
+
+def _without_workers(client: Client, stage: str) -> WeglError:
+    """Say why nobody does the rest of a stage any more."""
+    if client.status == "running" and not client.nthreads():
+        return WeglError(
+            f"{stage}: the workers that tried it died, and no other could be started, for want of memory or of processes "
+            f"perhaps: {MORE_MEMORY}. What was finished stays valid; run the same job again"
+        )
+    return WeglError(
+        f"{stage}: the connection to the scheduler was lost. What was finished stays valid; run the same job again when "
+        "the scheduler is there"
+    )
 
 
 def _require_connected(client: Client) -> None:

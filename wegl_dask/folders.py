@@ -38,6 +38,9 @@ A value under ``config_kwargs``, in the storage options or in fsspec's configura
 
 _HASH_BLOCK = 1 << 22
 
+NO_THREAD = "Failed to launch worker thread"
+"""What Arrow says, in place of what it was to read, where the system starts no more threads for it."""
+
 
 class StorageError(WeglError):
     """A disk or a store did not do what it was asked to; it may do so later."""
@@ -344,6 +347,8 @@ class Folder:
             if getattr(error, "errno", None) is not None:
                 raise StorageError(f"cannot read {self.location(name)}: {_reason(error)}") from error
             what = str(error).splitlines()[0]
+            if NO_THREAD in what:
+                raise StorageError(f"cannot read {self.location(name)}: {what}") from error
             again = "Run the job again: damaged parts are remade"
             if name.startswith(f"{TRAIN_FOLDER}/"):
                 again = "Train the model again"

@@ -1,28 +1,28 @@
 """Workers that are processes on this machine, for as long as their client."""
 
 import asyncio
-import fcntl
 import importlib.util
 import multiprocessing
 import os
-import shutil
 import signal
 import socket
 import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from pathlib import Path
+from functools import partial
 
 import dask.config
 from dask.system import CPU_COUNT
 from dask.utils import parse_bytes
-from distributed import Client, LocalCluster
+from distributed import Client, Future, LocalCluster
 from distributed.system import MEMORY_LIMIT
 from distributed.utils import clean_dashboard_address
 
 from wegl_dask.errors import JobFileError, WeglError
+from wegl_dask.lost_workers import WATCH_SECONDS, watched
 from wegl_dask.progress import format_bytes
 from wegl_dask.quiet import innermost, signals_held, silenced
+from wegl_dask.scratch import scratch_folder
 from wegl_dask.spec import ClusterTable
 from wegl_dask.worker_environment import WORKER_ENVIRONMENT
 
@@ -32,9 +32,10 @@ PRELOADED = ("wegl_dask.fit_tasks", "wegl_dask.without_pandas")
 SMALLEST_MEMORY = 500_000_000
 """Memory of a worker, in bytes, below which it would be stopped by what it imports before it has read a graph."""
 
-SCRATCH_PREFIX = "wegl-dask-"
-
 START_SECONDS = 60
+RESTART_SECONDS = 60
+"""Without a worker, after which none is expected any more in the place of those that died."""
+
 CLOSE_SECONDS = 10
 
 
@@ -48,7 +49,7 @@ def local_client(table: ClusterTable) -> Iterator[Client]:
         _check_dashboard_address(str(table.dashboard_address))
     with ExitStack() as stack:
         stack.enter_context(_worker_environment())
-        scratch = stack.enter_context(_scratch_folder(table.local_directory))
+        scratch = stack.enter_context(_spill_folder(table.local_directory))
         settings = {
             "temporary-directory": scratch,
             "distributed.scheduler.allowed-failures": table.allowed_failures,
@@ -62,7 +63,14 @@ def local_client(table: ClusterTable) -> Iterator[Client]:
             cluster = _start_cluster(table, n_workers, memory)
             client = Client(cluster)
             stack.callback(_close_local, client, cluster)
+        stack.enter_context(watched(client, partial(_give_up, client), looks=round(RESTART_SECONDS / WATCH_SECONDS)))
         yield client
+
+
+async def _give_up(client: Client) -> None:
+    """Cancel what the client waits for: the workers died, and none could be started in their place."""
+    waiting = [Future(key, client) for key, state in client.futures.items() if state.status == "pending"]
+    await asyncio.to_thread(client.cancel, waiting)
 
 
 def _start_cluster(table: ClusterTable, n_workers: int, memory: int) -> LocalCluster:
@@ -80,8 +88,10 @@ def _start_cluster(table: ClusterTable, n_workers: int, memory: int) -> LocalClu
                 death_timeout=START_SECONDS,
             )
     except (OSError, RuntimeError) as error:
+        # Of a process that ended as it began Dask says no more than the state that it was in.
+        why = innermost(error).replace("Status.init", "their processes ended as they began")
         raise WeglError(
-            f"{n_workers} local workers could not be started: {innermost(error)}. Check cluster.workers "
+            f"{n_workers} local workers could not be started: {why}. Check cluster.workers "
             'and the memory that is free; a script must do its work under  if __name__ == "__main__":'
         ) from error
 
@@ -173,28 +183,14 @@ def _worker_environment() -> Iterator[None]:
 
 
 @contextmanager
-def _scratch_folder(parent: str | None) -> Iterator[str]:
+def _spill_folder(parent: str | None) -> Iterator[str]:
     """Make a folder for what workers spill; Dask removes its own files, but not the folder they were in."""
-    place = Path(parent or tempfile.gettempdir())
-    try:
-        folder = tempfile.TemporaryDirectory(prefix=SCRATCH_PREFIX, dir=place, ignore_cleanup_errors=True)
-    except OSError as error:
-        raise JobFileError(
-            f"cannot make a folder for spilling in {place}: {error.strerror}; set "
-            "cluster.local_directory to a folder that can be written to"
-        ) from error
-    with folder as path, (Path(path) / "new-lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        # Under its name it is locked from the start: who finds it unlocked there knows that the owner is dead.
-        Path(lock.name).rename(Path(path) / "lock")
-        _sweep_scratch_folders(place)
-        yield path
-
-
-def _sweep_scratch_folders(place: Path) -> None:
-    """Remove the folders of clusters whose process was killed before it could."""
-    for folder in place.glob(f"{SCRATCH_PREFIX}*"):
-        with suppress(OSError), (folder / "lock").open() as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if folder.lstat().st_uid == os.getuid():
-                shutil.rmtree(folder, ignore_errors=True)
+    with ExitStack() as stack:
+        try:
+            folder = stack.enter_context(scratch_folder(parent))
+        except OSError as error:
+            raise JobFileError(
+                f"cannot make a folder for spilling in {parent or tempfile.gettempdir()}: {error.strerror}; set "
+                "cluster.local_directory to a folder that can be written to"
+            ) from error
+        yield folder

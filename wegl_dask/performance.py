@@ -1,7 +1,6 @@
 """Dask's performance report of a run, in its folder."""
 
 import importlib.util
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,6 +10,7 @@ import distributed
 from wegl_dask.claims import PERFORMANCE_REPORT_NAME
 from wegl_dask.errors import MissingDependencyError
 from wegl_dask.folders import Folder
+from wegl_dask.scratch import scratch_folder
 
 
 @contextmanager
@@ -24,7 +24,7 @@ def performance_report(folder: Folder) -> Iterator[None]:
     """
     if importlib.util.find_spec("bokeh") is None:
         raise MissingDependencyError.for_extra("bokeh", "cluster")
-    with tempfile.TemporaryDirectory(prefix="wegl-dask-") as scratch:
+    with scratch_folder() as scratch:
         page = Path(scratch, PERFORMANCE_REPORT_NAME)
         with distributed.performance_report(filename=str(page)):
             yield

@@ -12,8 +12,8 @@ With t the seconds of a tried task and W workers, a stage of n tasks takes
 
     max(ceil(n / W) mean(t), n C) + L
 
-seconds: C = 3 ms are the client's and the scheduler's share of a task, one after another, and L = 0.2 s a stage's own
-steps. Of the stages,
+seconds: C (`TASK_SECONDS`) is the client's and the scheduler's share of a task, one after another, and L (`STAGE_SECONDS`)
+a stage's own steps. Of the stages,
 
 scan        is a task a piece; if there are many pieces, some are tried
 ingest      is a task a unit, which for a stream that cannot be entered in the middle holds all shards: then the first
@@ -22,7 +22,7 @@ merge       reads every result of the stage before it once, 16 a task
 reference   adds E c (m' - m) to what it took, with E epochs of k-means, c the seconds of a row in a mini-batch, and m
             and m' the points of the tried shards and of the job, and it adds what it imports
 
-The whole adds 4 s for starting Python and the cluster. Memory is `wegl_dask.memory`'s sum for each stage, for the largest
+The whole adds `START_SECONDS` for starting Python and the cluster. Memory is `wegl_dask.memory`'s sum for each stage, for the largest
 of the tried shards. Bytes of graphs/, data/ and scratch/ are S / k times those of the tried shards.
 """
 
@@ -59,6 +59,7 @@ TRIED_PIECES = 8
 START_SECONDS = 4.0
 STAGE_SECONDS = 0.2
 TASK_SECONDS = 0.0017
+"""Measured by ``jobs/benchmarks/scheduling.py``."""
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,6 @@
 """Progress of a stage with a known number of parts: a bar on a terminal, a line now and then in a log."""
 
+import contextlib
 import os
 import shutil
 import sys
@@ -125,8 +126,17 @@ class Progress:
         self._write(f"\r\x1b[K{line[:columns]}")
 
     def _write(self, text: str) -> None:
-        self._stream.write(text)
-        self._stream.flush()
+        # Work of hours does not end because its log is full, or nobody reads it any more.
+        with contextlib.suppress(OSError):
+            self._stream.write(text)
+            self._stream.flush()
+
+
+def note(line: str) -> None:
+    """Write a line to standard error; that it cannot be written there is no error."""
+    with contextlib.suppress(OSError):
+        sys.stderr.write(f"{line}\n")
+        sys.stderr.flush()
 
 
 def counted(number: int, noun: str) -> str:

@@ -17,6 +17,7 @@ from distributed.utils import LoopRunner
 from distributed.versions import VersionMismatchWarning
 
 from wegl_dask.errors import WeglError
+from wegl_dask.lost_workers import watched
 from wegl_dask.quiet import innermost, signals_held, silenced
 from wegl_dask.spec import ClusterTable
 from wegl_dask.tls import refuse_insecure, security
@@ -28,11 +29,8 @@ ANSWER_SECONDS = 35
 PATIENT_SECONDS = 5
 WORKERS_SECONDS = 600
 CLOSE_SECONDS = 10
-WATCH_SECONDS = 5
-"""Between two looks whether there are workers."""
-
 LOST_LOOKS = 2
-"""Looks in turn that find none, before that is said: a worker may be on its way."""
+"""Looks in turn that find no worker, before that is said: one may be on its way."""
 
 Result = TypeVar("Result")
 
@@ -59,7 +57,14 @@ def scheduler_client(table: ClusterTable) -> Iterator[Client]:
         if table.upload is not None:
             upload_wheel(client, table.upload)
         check_workers(client, address)
-        with lost_workers_named(client, address):
+
+        async def say_so() -> None:
+            _log.warning(
+                "the scheduler at %s has no workers any more, and this command waits for new ones: start some, or stop it",
+                address,
+            )
+
+        with watched(client, say_so, looks=LOST_LOOKS):
             yield client
     finally:
         close_client(client)
@@ -132,31 +137,6 @@ def _wait_for_a_worker(client: Client, address: str) -> None:
                 asked.result(timeout=0.5)
     finally:
         asked.release()
-
-
-@contextmanager
-def lost_workers_named(client: Client, address: str) -> Iterator[None]:
-    """Say so, during the block, when there are no workers any more for what the client waits for."""
-
-    async def watch() -> None:
-        looks = 0
-        while True:
-            await asyncio.sleep(WATCH_SECONDS)
-            # A cluster that adapts to its load has none while nothing is asked of it.
-            is_waiting = any(state.status == "pending" for state in client.futures.values())
-            looks = looks + 1 if is_waiting and not await client.scheduler.ncores() else 0
-            if looks == LOST_LOOKS:
-                _log.warning(
-                    "the scheduler at %s has no workers any more, and this command waits for new ones: start some, or stop it",
-                    address,
-                )
-
-    # In the loop that the client lives in, a scheduler that is gone ends it with an error that the client's calls raise too.
-    watching = asyncio.run_coroutine_threadsafe(watch(), client.loop.asyncio_loop)
-    try:
-        yield
-    finally:
-        watching.cancel()
 
 
 def _check_scheduler(address: str, certificates: Security) -> None:

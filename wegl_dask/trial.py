@@ -1,6 +1,5 @@
 """The stages of a job tried in this process on a few of its shards, in a folder of their own, task by task."""
 
-import tempfile
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -16,6 +15,7 @@ from wegl_dask.progress import Progress
 from wegl_dask.records import PartRecord
 from wegl_dask.reference import BLOCK_ROWS, ReferenceKind, import_clustering, mini_batch_kmeans
 from wegl_dask.run import AnyTask, Run
+from wegl_dask.scratch import scratch_folder
 from wegl_dask.sources.base import SourcePlan
 from wegl_dask.spec import JobSpec
 from wegl_dask.storage import RunFolder
@@ -130,7 +130,8 @@ class Trial:
 @contextmanager
 def trial_run(spec: JobSpec, progress: Callable[[str, int], Progress]) -> Iterator[TrialRun]:
     """Open a run in a temporary folder, which is removed in the end."""
-    with tempfile.TemporaryDirectory(prefix="wegl-dask-plan-") as path:
+    with scratch_folder(purpose="plan") as scratch:
+        path = f"{scratch}/run"
         output = spec.output.model_copy(update={"path": path, "keep_graphs": True})
         spec = spec.model_copy(update={"output": output})
         folder = RunFolder(path)

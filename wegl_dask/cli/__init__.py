@@ -6,8 +6,9 @@ import logging
 import os
 import signal
 import sys
+import traceback
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, NoReturn
 
 import click
@@ -18,6 +19,9 @@ from wegl_dask.errors import WeglError
 from wegl_dask.logs import LOG_JSON, json_lines, log_event
 from wegl_dask.version import __version__
 
+NO_THREAD = "can't start new thread"
+"""What Python says where the system starts no more threads for a user or process."""
+
 
 class _Group(click.Group):
     """A group of commands that ends an error meant for the user, or a signal, with one line and its exit code."""
@@ -25,6 +29,20 @@ class _Group(click.Group):
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002  the signature is click's
         """In the order in which they were added."""
         return list(self.commands)
+
+    def main(self, *args: Any, **extra: Any) -> Any:
+        """Run the command, whatever the standard streams are."""
+        _open_closed_streams()
+        try:
+            return super().main(*args, **extra)
+        except OSError as error:
+            if traceback.extract_tb(error.__traceback__)[-1].filename != click.utils.__file__:
+                raise
+            # At its end Python would try to write the rest once more.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+            with suppress(OSError):
+                click.echo(f"wegl-dask: cannot write to standard output: {error.strerror}", err=True)
+            sys.exit(1)
 
     def make_context(self, *args: Any, **extra: Any) -> click.Context:
         """Read the arguments of the group itself."""
@@ -40,6 +58,11 @@ class _Group(click.Group):
             if ctx.params["debug"]:
                 raise
             _report(ctx, str(error), error.exit_code, table=error.table)
+        except (MemoryError, RuntimeError) as error:
+            if ctx.params["debug"] or not (isinstance(error, MemoryError) or NO_THREAD in str(error)):
+                raise
+            what = "memory" if isinstance(error, MemoryError) else "threads or processes"
+            _report(ctx, f"the system gives this command no more {what}: see what `ulimit -a` says. {RUN_AGAIN}", 1)
         except KeyboardInterrupt as error:
             stopped = error if isinstance(error, Stopped) else Stopped(signal.SIGINT, RUN_AGAIN)
             _report(ctx, str(stopped), stopped.exit_code, before="\n")
@@ -47,15 +70,27 @@ class _Group(click.Group):
 
 def _report(ctx: click.Context, message: str, exit_code: int, *, table: str = "", before: str = "") -> NoReturn:
     """End the command with a line on standard error, and a table where there is one."""
-    if ctx.meta.get(LOG_JSON, False):
-        with json_lines(sys.stderr):
-            log_event("failed", f"{message}\n{table}".rstrip(), level=logging.ERROR, exit_code=exit_code)
-    else:
-        # What is quoted of the input or of a library may have line ends in it.
-        click.echo(f"{before}wegl-dask: {' '.join(message.splitlines())}", err=True)
-        if table:
-            click.echo(table, err=True)
+    # Where nobody can be told, the exit code tells.
+    with suppress(OSError):
+        if ctx.meta.get(LOG_JSON, False):
+            with json_lines(sys.stderr):
+                log_event("failed", f"{message}\n{table}".rstrip(), level=logging.ERROR, exit_code=exit_code)
+        else:
+            # What is quoted of the input or of a library may have line ends in it.
+            click.echo(f"{before}wegl-dask: {' '.join(message.splitlines())}", err=True)
+            if table:
+                click.echo(table, err=True)
     ctx.exit(exit_code)
+
+
+def _open_closed_streams() -> None:
+    """Open what is closed of standard input, output and error to nothing, lest the next file takes their place."""
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, f"__{name}__") is None:
+            os.dup2(os.open(os.devnull, os.O_RDWR), number)
+            stream = open(number, "w" if number else "r", encoding="utf-8", closefd=False)  # noqa: SIM115
+            setattr(sys, f"__{name}__", stream)
+            setattr(sys, name, stream)
 
 
 class _UsageError(click.ClickException):

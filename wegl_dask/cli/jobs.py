@@ -20,6 +20,7 @@ from wegl_dask.cli.stopping import stopped_by_signals, swept
 from wegl_dask.cli.summary import print_finding, print_summary
 from wegl_dask.errors import JobFileError
 from wegl_dask.logs import LOG_JSON, LoggedProgress, json_lines, log_event
+from wegl_dask.progress import note
 from wegl_dask.spec import JobSpec, read_job
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -211,7 +212,7 @@ def on_cluster(spec: JobSpec, function: Callable[..., Any], **arguments: Any) ->
         link = dashboard_link(spec.cluster, client)
         if not in_json:
             if link:
-                click.echo(f"dashboard: {link}", err=True)
+                note(f"dashboard: {link}")
             return function(spec, client, **arguments)
         log_event("dashboard", f"dashboard: {link}", address=link)
         summary = function(spec, client, progress=LoggedProgress, **arguments)

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from wegl_dask.errors import JobFileError
-from wegl_dask.progress import counted
+from wegl_dask.progress import counted, note
 
 
 @click.command(short_help="List the nearest graphs of a graph.")
@@ -89,7 +89,7 @@ def similar(out: str, threshold: float, *, exact: bool) -> None:
     for found in find_similar(out, threshold, exact=exact):
         _print_table(found, header=not count)
         count += found.num_rows
-    click.echo(counted(count, "pair"), err=True)
+    note(counted(count, "pair"))
 
 
 def _note_repeated_ids(found: Any) -> None:
@@ -100,9 +100,7 @@ def _note_repeated_ids(found: Any) -> None:
     for graph_id, several in rows.items():
         if len(several) > 1:
             which = ", ".join(map(str, several))
-            click.echo(
-                f"{graph_id} is the id of {len(several)} graphs, the rows {which}; those of each follow", err=True
-            )
+            note(f"{graph_id} is the id of {len(several)} graphs, the rows {which}; those of each follow")
 
 
 def _print_table(table: Any, *, header: bool) -> None:

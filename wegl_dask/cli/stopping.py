@@ -1,7 +1,10 @@
 """Ctrl-C and SIGTERM: the command stops, closes what it opened, and says how to go on."""
 
 import contextlib
+import os
 import signal
+import sys
+import threading
 from collections.abc import Iterator
 from types import FrameType
 from typing import TYPE_CHECKING, Any
@@ -14,6 +17,8 @@ if TYPE_CHECKING:
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
+AGAIN_SECONDS = 0.02
+"""After which a signal comes once more that was dropped."""
 
 GOES_ON = "What was finished stays valid; run the same command again to go on from there"
 STARTS_ANEW = "Nothing of it was kept; run the same command again to start anew"
@@ -47,7 +52,8 @@ class Stopped(KeyboardInterrupt):
 def stopped_by_signals(state: str = GOES_ON) -> Iterator[None]:
     """Raise `Stopped` in the main thread when a signal comes; once, so that nothing interrupts the cleaning up.
 
-    From then on nothing is said of the requests to a cluster that were cut off by it.
+    From then on nothing is said of the requests to a cluster that were cut off by it. Where Python was in code whose
+    exceptions it drops, as those of destructors and of weak references, the signal comes once more.
 
     Parameters
     ----------
@@ -55,6 +61,7 @@ def stopped_by_signals(state: str = GOES_ON) -> Iterator[None]:
         What there is when the block was stopped, and what to do.
     """
     before = {number: signal.getsignal(number) for number in SIGNALS}
+    hook = sys.unraisablehook
     with contextlib.ExitStack() as after:
 
         def stop(number: int, frame: FrameType | None) -> Any:
@@ -65,11 +72,24 @@ def stopped_by_signals(state: str = GOES_ON) -> Iterator[None]:
             after.enter_context(silenced())
             raise Stopped(number, state)
 
-        for number in SIGNALS:
-            signal.signal(number, stop)
+        def listen() -> None:
+            for number in SIGNALS:
+                signal.signal(number, stop)
+
+        def come_again(dropped: Any) -> None:
+            if not isinstance(dropped.exc_value, Stopped):
+                hook(dropped)
+                return
+            listen()
+            # Later, and from elsewhere: here it would be dropped again.
+            threading.Timer(AGAIN_SECONDS, os.kill, (os.getpid(), dropped.exc_value.signal)).start()
+
+        listen()
+        sys.unraisablehook = come_again
         try:
             yield
         finally:
+            sys.unraisablehook = hook
             for number, handler in before.items():
                 signal.signal(number, handler)
 

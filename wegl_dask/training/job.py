@@ -53,7 +53,7 @@ def train(run: RunFolder, table: TrainTable, cluster: ClusterTable, *, seed: int
     started = time.perf_counter()
     run.job_toml()
     if not run.has_succeeded():
-        raise WeglError(f"the run in {run.location()} has not finished: run the job again")
+        raise WeglError(f"the run in {run.location()} has not finished, or is being appended to: run the job again")
     data = data_fingerprint(run)
     problem = Problem.of(read_embeddings(run.url, COLUMNS, storage_options=run.storage_options))
     protocol = table.protocol or default_protocol(problem)
