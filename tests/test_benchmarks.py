@@ -9,6 +9,7 @@ from statistics import median
 import pytest
 
 from wegl_dask.ingest import LARGEST_SHARD
+from wegl_dask.memory import PLANNED_SHARD_BYTES
 from wegl_dask.planning import TASK_SECONDS
 
 FOLDER = Path(__file__).parents[1] / "jobs" / "benchmarks"
@@ -64,6 +65,8 @@ def test_the_readme_of_the_package_states_what_was_measured():
     one, many = kept["scale"]["sizes"]["1 copies"], kept["scale"]["sizes"]["25 copies"]
     assert f"{many['graphs']:,} graphs, 25 copies of it, take {many['seconds']:.0f} s" in section
     assert f"has {many['worker_peak_mb']:.0f} MB, and {one['worker_peak_mb']:.0f} MB with one copy" in section
+    most = kept["scale"]["sizes"]["100 copies"]
+    assert f"{most['graphs']:,} graphs take {most['seconds']:.0f} s and {most['worker_peak_mb']:.0f} MB" in section
     assert f"takes {kept['latency']['median_milliseconds']:.2f} ms" in section
 
 
@@ -98,13 +101,17 @@ def test_the_worked_example_follows_from_what_was_measured():
     assert f"The vectors, {width} single precision numbers a molecule, take {1e9 * width * 4 / 1e12:.1f} TB" in section
     n_shards = round(25.5e9 / LARGEST_SHARD)
     assert f"{n_shards:,} shards of {LARGEST_SHARD:,} nodes" in section
-    assert f"take {1000 * TASK_SECONDS:g} ms a task" in section
+    scheduling = json.loads((FOLDER / "results" / "scheduling.json").read_text())
+    assert round(scheduling["median_milliseconds"], 1) == 1000 * TASK_SECONDS
+    assert f"take {1000 * TASK_SECONDS:g} ms a task ([scheduling.py]" in section
     assert f"four stages of {n_shards:,} tasks are {4 * n_shards * TASK_SECONDS / 60:.0f} minutes" in section
     assert f"25,500 tasks a stage, {4 * 25_500 * TASK_SECONDS / 60:.0f} minutes" in section
-    one = kept["scale"]["sizes"]["1 copies"]
-    a_shard = 1e6 * (many["client_peak_mb"] - one["client_peak_mb"]) / (many["shards"] - one["shards"])
+    one, most = (kept["scale"]["sizes"][f"{copies} copies"] for copies in (1, 100))
+    a_shard = 1e6 * (most["client_peak_mb"] - one["client_peak_mb"]) / (most["shards"] - one["shards"])
     assert f"{a_shard / 1e3:.0f} kB a shard" in section
     assert f"{n_shards * a_shard / 1e9:.1f} GB for the smaller shards and {25_500 * a_shard / 1e9:.1f} GB" in section
+    planned = n_shards * PLANNED_SHARD_BYTES / 1e9, 25_500 * PLANNED_SHARD_BYTES / 1e6
+    assert f"2 kB a shard, {planned[0]:.2f} GB or {planned[1]:.0f} MB" in section
 
 
 def run(program, arguments, path):
@@ -119,6 +126,13 @@ def test_the_benchmark_of_smiles_runs(tmp_path):
     found = run("ingest.py", ["--molecules", "50"], tmp_path / "ingest.json")
     assert found["molecules"] == 50
     assert found["ratio_to_parser"]["RDKit's parser alone"] == 1
+
+
+def test_the_benchmark_of_the_scheduler_runs(tmp_path, tables):
+    found = run("scheduling.py", ["--parts", "40", "--workers", "1"], tmp_path / "scheduling.json")
+    assert len(found["milliseconds"]) == 1
+    assert found["median_milliseconds"] == found["milliseconds"][0] > 0
+    assert "### scheduling" in tables.render(tmp_path)
 
 
 @pytest.mark.slow

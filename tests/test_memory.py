@@ -1,11 +1,15 @@
 """The memory that a job is said to need, and the refusal of what cannot fit."""
 
+import json
 import math
+import tracemalloc
+from dataclasses import replace
 
 import pytest
 
 from wegl_dask.errors import JobFileError
 from wegl_dask.memory import (
+    PLANNED_SHARD_BYTES,
     WORKER_BYTES,
     Extent,
     embed_terms,
@@ -15,6 +19,9 @@ from wegl_dask.memory import (
     require_fitting,
     total_bytes,
 )
+from wegl_dask.sources import open_source
+from wegl_dask.sources.base import SourcePlan, Unit
+from wegl_dask.spec import TudTable
 
 SHARDS = {
     0: {"graphs": 100, "nodes": 2000, "edges": 5000, "largest_graph": 90},
@@ -105,3 +112,23 @@ def test_what_the_other_stages_had_is_kept_within_the_room_that_there_is():
 
 def test_the_memory_of_no_stage_is_nothing_kept():
     assert kept_bytes({"embed": {"the vectors of a shard": 1e9}}, None) == 0
+
+
+def test_a_planned_shard_takes_what_is_said(shared_data):
+    """What a worker holds when it has read the plan of a collection of files with a shard each, as other runs leave them."""
+    source = open_source(TudTable(kind="tud", root=str(shared_data / "TUDataset"), name="MUTAG"), "auto")
+    (piece,) = source.pieces()
+    plan = source.plan([source.scan(piece, 1000)])
+    cut = plan.units[0].cuts[0]
+    n_shards = 5000
+    units = tuple(
+        Unit(f"/data/graphs/part-{i:05d}.parquet", (replace(cut, shard=i, fingerprint=f"{i:064x}"),))
+        for i in range(n_shards)
+    )
+    content = json.dumps(replace(plan, units=units).to_json())
+    tracemalloc.start()
+    kept = SourcePlan.from_json(json.loads(content))
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert len(kept.units) == n_shards
+    assert PLANNED_SHARD_BYTES / 2 < peak / n_shards < PLANNED_SHARD_BYTES

@@ -7,7 +7,7 @@ nodes included), K blocks of raw columns; for node embeddings with w columns who
 point, N reference points, m points in the sample and p = N * (points of the largest graph) pairs of points:
 
 ==========  ============================================================================================
-ingest      B + 135 e + (100 + 24 K) n
+ingest      B + 135 e + (100 + 24 K) n + 2000 S, for the plan of S shards
 moments     B + 60 e' + 30 K n' + 8 * 3.2 b, and 3 * 8 w^2 with a scatter matrix; b = min(4e6, w n) entries
             of a block (of the largest graph, up to 16e6, where that is more), e' and n' its part of the shard
 merge       B + 4 * 8 w^2
@@ -41,6 +41,7 @@ from wegl_dask.worker_environment import KEPT_BYTES
 
 WORKER_BYTES = 150_000_000
 KMEANS_BYTES = 160_000_000
+PLANNED_SHARD_BYTES = 2_000
 EXACT_PAIR_BYTES = 66
 
 _IMPORTED = "what k-means imports"
@@ -91,9 +92,12 @@ class Extent:
         )
 
 
-def ingest_terms(shard: Extent, n_blocks: int) -> Terms:
+def ingest_terms(shard: Extent, n_blocks: int, n_shards: int) -> Terms:
     """Add up the stage ingest: `n_blocks` are the node features as read."""
-    return {"the graphs of a shard": 135 * shard.edges + (100 + 24 * n_blocks) * shard.points}
+    return {
+        "the graphs of a shard": 135 * shard.edges + (100 + 24 * n_blocks) * shard.points,
+        "the plan of all shards": PLANNED_SHARD_BYTES * n_shards,
+    }
 
 
 def moments_terms(shard: Extent, n_blocks: int, width: int, *, scatter: bool) -> Terms:

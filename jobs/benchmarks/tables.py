@@ -133,6 +133,13 @@ def latency(result: Result) -> Rows:
     yield "99th percentile", f"{result['percentile_99_milliseconds']:.2f}"
 
 
+def scheduling(result: Result) -> Rows:
+    """Milliseconds of a part."""
+    yield "a part of a stage, which does nothing", "ms"
+    yield "by the clock, with two workers", f"{result['median_milliseconds']:.2f}"
+    yield "of the CPU, by the client and the scheduler", f"{result['median_cpu_milliseconds']:.2f}"
+
+
 def neighbours(result: Result) -> Rows:
     """How many of the nearest by W_2 are found."""
     yield (
@@ -171,7 +178,8 @@ def queries(result: Result) -> Rows:
 
 
 TABLES: dict[str, Callable[[Result], Rows]] = {
-    each.__name__: each for each in (molhiv, transport, scale, forecast, ingest, pairwise, latency, neighbours, queries)
+    each.__name__: each
+    for each in (molhiv, transport, scale, scheduling, forecast, ingest, pairwise, latency, neighbours, queries)
 }
 
 

@@ -17,6 +17,7 @@ from wegl_dask.reproduce import (
     sinkhorn_results,
     tud_results,
 )
+from wegl_dask.reproduce.numbers import mean_and_deviation
 from wegl_dask.reproduce.runtime_methods import Timing
 
 RESULTS = Path(__file__).parents[2] / "jobs" / "paper" / "results"
@@ -82,3 +83,12 @@ def test_the_table_of_solvers(tmp_path):
 
 def _tuple(value):
     return tuple(value) if isinstance(value, list) else value
+
+
+@pytest.mark.parametrize(("name", "title"), [("virtual-node", "virtual nodes"), ("average", "average pooling")])
+def test_the_table_of_balanced_forests(name, title):
+    areas = json.loads((RESULTS / f"balanced-{name}.json").read_text(encoding="utf-8"))["areas"]
+    ours = [
+        mean_and_deviation(np.array(areas[how][part])) for how in ("balanced", "None") for part in ("valid", "test")
+    ]
+    assert f"| {title} | {' | '.join(ours)} | " in (RESULTS / "molhiv-notes.md").read_text(encoding="utf-8")
