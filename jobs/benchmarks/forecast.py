@@ -68,7 +68,7 @@ def measure(spec: JobSpec, file: Path) -> dict[str, float]:
         "planned_mb": found.peak_bytes / 1e6,
         "worker_peak_mb": max(used.children_peaks[:WORKERS]) / 1e6,
         **{f"planned_{stage.name}": stage.seconds for stage in found.stages},
-        **{name: stage["seconds"] for name, stage in stages.items()},
+        **{name: stage["seconds"] for name, stage in stages.items() if stage["seconds"] is not None},
     }
 
 
