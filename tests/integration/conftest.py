@@ -265,7 +265,7 @@ def held(dask_client, replaced_on_workers, tmp_path, wait_until):
             import time
             from pathlib import Path
 
-            def held_recording(folder, at_stage, index, input_fingerprint):
+            def held_recording(folder, at_stage, index, input_fingerprint, **options):
                 deadline = time.monotonic() + 60
                 records = Path(folder.url, "records")
                 while (
@@ -274,7 +274,7 @@ def held(dask_client, replaced_on_workers, tmp_path, wait_until):
                     if time.monotonic() > deadline:
                         raise TimeoutError("nobody opened the gate")
                     time.sleep(0.01)
-                return recording(folder, at_stage, index, input_fingerprint)
+                return recording(folder, at_stage, index, input_fingerprint, **options)
 
             return held_recording
 
