@@ -41,8 +41,12 @@ OF_THE_MACHINE = (
     "this machine makes no network namespaces",
     "a folder that root cannot write in is one of /sys",
     "there is a GPU",
+    "SCIPY_ARRAY_API is not set",
 )
-"""What tests say that were skipped for want of what is not installed with packages: data, a browser, rights, a system."""
+"""What tests say that were skipped for want of what is not installed with packages: data, a browser, rights, a system.
+
+The last is a check of scikit-learn's, of estimators that compute with other libraries' arrays.
+"""
 
 
 def pytest_sessionfinish(session):
