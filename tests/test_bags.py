@@ -6,7 +6,7 @@ import threading
 from pathlib import Path
 
 import pytest
-from distributed import wait
+from distributed import Future, wait
 
 from wegl_dask import bags
 from wegl_dask.bags import StageError, run_stage
@@ -191,3 +191,32 @@ def test_a_task_beside_a_result_survives_all_workers(tmp_path, wait_until):
         killer.join()
         assert outcome.result == 3
         assert workers.isdisjoint(client.run(os.getpid).values())
+
+
+class NoAnswer:
+    """In place of the calls to a scheduler that a client has."""
+
+    def __getattr__(self, name):
+        raise OSError(f"no answer to {name}")
+
+
+def test_a_scheduler_that_is_gone_is_not_asked_why_it_dropped_the_tasks(dask_client, monkeypatch, tmp_path):
+    """A client still takes itself for connected when it has just learned that there will be no results."""
+    allowed = tmp_path / "allowed"
+
+    def wait_to_be_allowed(number):
+        import time
+
+        while number and not allowed.exists():
+            time.sleep(0.01)
+        return number
+
+    stage = run_stage(dask_client, "held", wait_to_be_allowed, [0, 1], retries=0)
+    next(stage)
+    try:
+        dask_client.cancel([Future(key) for key in dask_client.futures])
+        monkeypatch.setattr(dask_client, "scheduler", NoAnswer())
+        with pytest.raises(WeglError, match="held: the connection to the scheduler was lost"):
+            next(stage)
+    finally:
+        allowed.touch()

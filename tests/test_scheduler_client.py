@@ -6,7 +6,8 @@ import socket
 import threading
 
 import pytest
-from distributed import LocalCluster
+from distributed import Client, LocalCluster
+from distributed.comm import CommClosedError
 
 from wegl_dask import lost_workers, scheduler_client
 from wegl_dask.cluster import open_client
@@ -95,6 +96,20 @@ def test_something_that_speaks_another_protocol_is_no_scheduler(words):
         with pytest.raises(WeglError, match=f"cannot reach the scheduler at {address}"):
             open_client(scheduler(address)).__enter__()
         thread.join()
+
+
+@pytest.mark.parametrize("question", ["get_versions", "nthreads", "run", "run_on_scheduler"])
+def test_a_scheduler_that_goes_away_while_it_is_asked_is_one_message(question, two_workers, monkeypatch):
+    def lose(*_, **__):
+        raise CommClosedError("in <TCP>: the stream is closed")
+
+    monkeypatch.setattr(Client, question, lose)
+    address = two_workers.scheduler.address
+    with (
+        pytest.raises(WeglError, match=f"cannot reach the scheduler at {address}: .*the stream is closed"),
+        open_client(scheduler(address)),
+    ):
+        pass
 
 
 def test_a_worker_is_no_scheduler(two_workers):

@@ -15,6 +15,7 @@ from typing import Any
 import tomli_w
 from distributed import Client
 
+from wegl_dask.bags import lost_connection
 from wegl_dask.claims import changed_keys
 from wegl_dask.errors import JobFileError, SourceError, TooManyRejectedError, WeglError
 from wegl_dask.given_model import GivenModel
@@ -135,7 +136,13 @@ def _append(run: Run, given: GivenModel, key: RowKey) -> RunSummary:
 
 
 def _await_tasks(client: Client) -> None:
-    """Wait for the tasks of a stage that has failed: one that runs already is not stopped when it is cancelled."""
+    """Wait for the tasks of a stage that has failed: one that runs already is not stopped when it is cancelled.
+
+    Raises
+    ------
+    WeglError
+        If the scheduler is gone: what the tasks still write is not known then.
+    """
 
     async def settled(dask_worker: Any) -> None:
         while any(str(task.key).lstrip("('").startswith(("ingest", "embed")) for task in dask_worker.state.executing):  # noqa: ASYNC110  no event tells
@@ -143,11 +150,14 @@ def _await_tasks(client: Client) -> None:
 
     # A task that was handed out before the rest were cancelled may only now reach its worker. Messages to a worker keep
     # their order, so when this one is done, those before it have been received.
-    fences = {address: client.submit(int, workers=[address], pure=False) for address in client.nthreads()}
-    # One that has died has no tasks, and its fence is never reached.
-    while not all(fences[address].done() for address in client.nthreads() if address in fences):
-        time.sleep(0.05)
-    client.run(settled, on_error="return")
+    try:
+        fences = {address: client.submit(int, workers=[address], pure=False) for address in client.nthreads()}
+        # One that has died has no tasks, and its fence is never reached.
+        while not all(fences[address].done() for address in client.nthreads() if address in fences):
+            time.sleep(0.05)
+        client.run(settled, on_error="return")
+    except OSError as error:
+        raise lost_connection("append") from error
 
 
 def _model_record(run: Run) -> PartRecord:

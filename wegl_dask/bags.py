@@ -7,12 +7,13 @@ from functools import partial
 from typing import NamedTuple, TypeVar
 
 from dask.bag import Bag
-from distributed import Client, Future, as_completed, get_worker
+from distributed import CancelledError, Client, Future, as_completed, get_worker
 from distributed.scheduler import KilledWorker
 
 from wegl_dask.errors import MORE_MEMORY, WeglError
 from wegl_dask.folders import StorageError
 from wegl_dask.freed_memory import give_back_freed
+from wegl_dask.lost_workers import NO_WORKERS
 from wegl_dask.version import __version__
 from wegl_dask.worker_checks import check_versions, own_versions, versions_digest
 
@@ -81,8 +82,9 @@ def run_stage(
     Raises
     ------
     WeglError
-        The first that a task raised, or that the scheduler is gone, or that a worker has joined with other versions of
-        the packages that matter, at once; or a `StageError` that lists what failed when everything else was done.
+        The first that a task raised, or that the scheduler is gone, or all workers for good, or that a worker has joined
+        with other versions of the packages that matter, at once; or a `StageError` that lists what failed when everything
+        else was done.
     """
     attempt = partial(_attempt, function, versions_digest())
     waiting: dict[str, tuple[Future, Descriptor]] = {}
@@ -113,11 +115,11 @@ def run_stage(
                     case Outcome() as outcome:
                         yield descriptor, outcome
                     case _:
-                        failures.append((descriptor, _failure(future)))
+                        failures.append((descriptor, _failure(stage, future)))
                 del waiting[future.key]
                 future.release()
     except OSError as error:
-        raise _without_workers(client, stage) from error
+        raise lost_connection(stage) from error
     finally:
         completed.clear()
         if waiting and client.status == "running":
@@ -167,16 +169,11 @@ def _attempt(
     return Outcome(result, worker.address, round(time.perf_counter() - started, 3))
 
 
-def _without_workers(client: Client, stage: str) -> WeglError:
-    """Say why nobody does the rest of a stage any more."""
-    if client.status == "running" and not client.nthreads():
-        return WeglError(
-            f"{stage}: the workers that tried it died, and no other could be started, for want of memory or of processes "
-            f"perhaps: {MORE_MEMORY}. What was finished stays valid; run the same job again"
-        )
+def lost_connection(step: str) -> WeglError:
+    """Make the error that says that there is no scheduler any more, of which Dask says so by several kinds of OSError."""
     return WeglError(
-        f"{stage}: the connection to the scheduler was lost. What was finished stays valid; run the same job again when "
-        "the scheduler is there"
+        f"{step}: the connection to the scheduler was lost. What was finished stays valid; run the same job again when the "
+        "scheduler is there"
     )
 
 
@@ -186,10 +183,10 @@ def _require_connected(client: Client) -> None:
         raise ConnectionError(f"the client is {client.status}")
 
 
-def _failure(future: Future) -> BaseException:
+def _failure(stage: str, future: Future) -> BaseException:
     """Find out why there is no result; ConnectionError if the scheduler no longer knows of the task."""
     if future.cancelled():
-        raise ConnectionError("the scheduler has dropped the task")
+        raise _cancellation(stage, future)
     error: BaseException = future.exception()
     if isinstance(error, WeglError):
         raise error
@@ -199,6 +196,19 @@ def _failure(future: Future) -> BaseException:
             "it was installed here, or set cluster.upload to a wheel of it"
         ) from error
     return error
+
+
+def _cancellation(stage: str, future: Future) -> Exception:
+    """Tell workers that are gone for good from a scheduler that is; it is not asked, since it may be gone."""
+    try:
+        future.result()
+    except CancelledError as error:
+        if getattr(error, "reason", None) == NO_WORKERS:
+            return WeglError(
+                f"{stage}: the workers that tried it died, and no other could be started, for want of memory or of processes "
+                f"perhaps: {MORE_MEMORY}. What was finished stays valid; run the same job again"
+            )
+    return ConnectionError("the scheduler has dropped the task")
 
 
 def _explain(error: BaseException) -> str:

@@ -14,12 +14,12 @@ from functools import partial
 import dask.config
 from dask.system import CPU_COUNT
 from dask.utils import parse_bytes
-from distributed import Client, Future, LocalCluster
+from distributed import Client, LocalCluster
 from distributed.system import MEMORY_LIMIT
 from distributed.utils import clean_dashboard_address
 
 from wegl_dask.errors import JobFileError, WeglError
-from wegl_dask.lost_workers import WATCH_SECONDS, watched
+from wegl_dask.lost_workers import WATCH_SECONDS, give_up, watched
 from wegl_dask.progress import format_bytes
 from wegl_dask.quiet import innermost, signals_held, silenced
 from wegl_dask.scratch import scratch_folder
@@ -63,14 +63,8 @@ def local_client(table: ClusterTable) -> Iterator[Client]:
             cluster = _start_cluster(table, n_workers, memory)
             client = Client(cluster)
             stack.callback(_close_local, client, cluster)
-        stack.enter_context(watched(client, partial(_give_up, client), looks=round(RESTART_SECONDS / WATCH_SECONDS)))
+        stack.enter_context(watched(client, partial(give_up, client), looks=round(RESTART_SECONDS / WATCH_SECONDS)))
         yield client
-
-
-async def _give_up(client: Client) -> None:
-    """Cancel what the client waits for: the workers died, and none could be started in their place."""
-    waiting = [Future(key, client) for key, state in client.futures.items() if state.status == "pending"]
-    await asyncio.to_thread(client.cancel, waiting)
 
 
 def _start_cluster(table: ClusterTable, n_workers: int, memory: int) -> LocalCluster:

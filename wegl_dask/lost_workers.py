@@ -4,7 +4,10 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 
-from distributed import Client
+from distributed import Client, Future
+
+NO_WORKERS = "no workers"
+"""Reason for which Dask says that a future was cancelled, where `give_up` has done it."""
 
 WATCH_SECONDS = 5
 """Between two looks whether there are workers."""
@@ -39,3 +42,9 @@ def watched(client: Client, missing: Callable[[], Awaitable[None]], *, looks: in
         yield
     finally:
         watching.cancel()
+
+
+async def give_up(client: Client) -> None:
+    """Cancel what the client waits for, since no worker will do it, with `NO_WORKERS` for a reason."""
+    waiting = [Future(key, client) for key, state in client.futures.items() if state.status == "pending"]
+    await asyncio.to_thread(client.cancel, waiting, reason=NO_WORKERS)

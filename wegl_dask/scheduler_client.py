@@ -52,11 +52,14 @@ def scheduler_client(table: ClusterTable) -> Iterator[Client]:
         warnings.simplefilter("ignore", VersionMismatchWarning)
         client = Client(address, timeout=CONNECT_SECONDS, security=certificates)
     try:
-        _wait_for_a_worker(client, address)
-        _check_python(client, address)
-        if table.upload is not None:
-            upload_wheel(client, table.upload)
-        check_workers(client, address)
+        try:
+            _wait_for_a_worker(client, address)
+            _check_python(client, address)
+            if table.upload is not None:
+                upload_wheel(client, table.upload)
+            check_workers(client, address)
+        except OSError as error:
+            raise _unreachable(address, error) from error
 
         async def say_so() -> None:
             _log.warning(
