@@ -10,7 +10,7 @@ from wegl_dask.reproduce import molhiv
 from wegl_dask.reproduce.ledger import Ledger
 from wegl_dask.reproduce.molhiv_results import BELOW, add_row, is_below, molhiv_plot, molhiv_table
 from wegl_dask.spec import JobSpec
-from wegl_dask.training import trees
+from wegl_dask.training import protocols, trees
 from wegl_dask.training.spreading import Workers
 
 PLAN = molhiv.Plan(methods=["virtual-node"], layers=(3, 4, 5), widths=(300, 100), seeds=3, embedding_seeds=2)
@@ -154,7 +154,7 @@ def test_automl_searches_on_the_setting_that_forests_chose_and_chooses_on_valid(
         return np.zeros((len(fold.evaluate), 1)), []
 
     monkeypatch.setattr(molhiv, "make_learner", make_learner)
-    monkeypatch.setattr(molhiv, "fit", fit)
+    monkeypatch.setattr(protocols, "fit", fit)
     plan = molhiv.Plan(methods=["automl"], layers=(3,), poolings=("final",), widths=(300,), seeds=3, time_budget=7.0)
     steps = molhiv.Molhiv(plan, made_up(lambda _: 1.0), Ledger(Folder(str(tmp_path))), Workers(1))
     *_, found = steps._with_seeds(molhiv.METHODS["automl"], molhiv.Setting(3, "final", 300), {})

@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 
-from wegl_dask.graphs import IntArray
 from wegl_dask.reproduce.embedding import DataSet
 from wegl_dask.reproduce.ledger import Ledger
 from wegl_dask.reproduce.numbers import Values
@@ -24,7 +23,7 @@ from wegl_dask.training.metrics import Metric, choose_metric
 from wegl_dask.training.models import make_learner
 from wegl_dask.training.names import ModelName
 from wegl_dask.training.problem import FloatMatrix, Problem
-from wegl_dask.training.protocols import measure_split
+from wegl_dask.training.protocols import measure_split, score_split
 from wegl_dask.training.spreading import Workers
 from wegl_dask.version import NUMERICS_VERSION
 
@@ -238,8 +237,7 @@ class Molhiv:
             task = self._task(method, setting, 0)
             valid = task.problem.part("valid")
             fits = [Fit(task.learner, "valid", SCREENING, seed) for seed in SCREENING_SEEDS]
-            shared = ({"valid": Fold(task.train, valid)}, task.problem.Y, task.problem.X)
-            fitted = self._workers.map(f"{method.graphs}, {setting.name}", fit, fits, shared)
+            fitted = self._workers.map(f"{method.graphs}, {setting.name}", fit, fits, task.to_compare)
             return task.metric(task.problem.Y[valid], np.mean([scores for scores, _ in fitted], axis=0), 0.5)
 
         result: float = self._step(
@@ -274,8 +272,7 @@ class Molhiv:
         """Measure the candidates of some groups on "valid"."""
         valid = task.problem.part("valid")
         searches = [Search(task.learner, "valid", group, 0) for group in groups]
-        shared = ({"valid": Fold(task.train, valid)}, task.problem.Y, task.problem.X)
-        found = self._workers.map(step, search, searches, shared)
+        found = self._workers.map(step, search, searches, task.to_compare)
         return [
             [
                 (candidate, task.metric(task.problem.Y[valid], scores, task.learner.threshold))
@@ -329,11 +326,8 @@ class Molhiv:
             learner = make_learner(method.model, problem, metric=task.metric.name, time_budget=self._plan.time_budget)
         else:
             candidate = {**candidate, "n_jobs": self._plan.threads}
-        valid, test = problem.part("valid"), problem.part("test")
-        folds = {"others": Fold(task.train, np.concatenate([valid, test]), held=valid)}
-        fits = [Fit(learner, "others", candidate, seed) for seed in seeds]
         step = f"{method.title}, seeds {', '.join(map(str, seeds))}"
-        return [scores for scores, _ in self._workers.map(step, fit, fits, (folds, problem.Y, problem.X))]
+        return score_split(problem, learner, candidate, self._workers, seeds=seeds, step=step)
 
     def _task(self, method: Method, setting: Setting, seed: int) -> "_Task":
         """Embed the molecules, unless that was done."""
@@ -365,8 +359,10 @@ class _Task:
     metric: Metric
 
     @property
-    def train(self) -> IntArray:
-        return self.problem.part("train")
+    def to_compare(self) -> tuple[Any, ...]:
+        """What fits share that are compared on "valid"."""
+        valid = Fold(self.problem.part("train"), self.problem.part("valid"))
+        return {"valid": valid}, self.problem.Y, self.problem.X
 
     def measure(self, scores: FloatMatrix) -> list[float]:
         """Measure scores of "valid" and "test", one after the other."""

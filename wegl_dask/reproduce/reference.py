@@ -13,13 +13,12 @@ import numpy as np
 from wegl_dask.reproduce.embedding import DataSet
 from wegl_dask.reproduce.ledger import Ledger
 from wegl_dask.reproduce.numbers import Values
-from wegl_dask.training.fits import Fit, fit
 from wegl_dask.training.foreseen import require_measurable
-from wegl_dask.training.learner import Candidate, Fold
+from wegl_dask.training.learner import Candidate
 from wegl_dask.training.metrics import choose_metric
 from wegl_dask.training.models import make_learner
 from wegl_dask.training.problem import Problem
-from wegl_dask.training.protocols import measure_split
+from wegl_dask.training.protocols import measure_split, score_split
 from wegl_dask.training.spreading import Workers
 from wegl_dask.version import NUMERICS_VERSION
 
@@ -131,10 +130,8 @@ def _areas(data_set: DataSet, workers: Workers, kind: str, seed: int, threads: i
     metric = choose_metric(problem.kind, "split", None)
     require_measurable(problem, metric)
     learner = make_learner("random-forest", problem, metric=metric.name, time_budget=1.0)
-    valid, test = problem.part("valid"), problem.part("test")
-    folds = {"others": Fold(problem.part("train"), np.concatenate([valid, test]))}
-    task = Fit(learner, "others", {**FOREST, "n_jobs": threads}, seed)
-    ((scores, _),) = workers.map(f"{kind}, seed {seed}", fit, [task], (folds, problem.Y, problem.X))
+    forest = {**FOREST, "n_jobs": threads}
+    (scores,) = score_split(problem, learner, forest, workers, seeds=[seed], step=f"{kind}, seed {seed}")
     areas = measure_split(problem, learner, metric, scores)
     data_set.remove(name)
     return areas

@@ -55,11 +55,8 @@ def deal_folds(problem: Problem, rows: IntArray, n_folds: int, seed: int, *, inn
 
     Parameters
     ----------
-    problem : Problem
-    rows : int, (n,)
-        With known labels.
-    n_folds : int
-    seed : int
+    problem, rows, n_folds, seed
+        See `assign_folds`.
     inner_folds : int
         One a row of a training part, where there are fewer of those; 0 for none.
     """

@@ -206,8 +206,18 @@ def evaluate_cv(
     )
 
 
+def score_split(
+    problem: Problem, learner: Learner, candidate: Candidate, workers: Workers, *, seeds: Sequence[int], step: str
+) -> list[FloatMatrix]:
+    """Fit a candidate to "train" with every seed, and score the graphs of "valid", and those of "test" after them."""
+    valid, test = problem.part("valid"), problem.part("test")
+    folds = {"others": Fold(problem.part("train"), np.concatenate([valid, test]), held=valid)}
+    fits = [Fit(learner, "others", candidate, seed) for seed in seeds]
+    return [scores for scores, _ in workers.map(step, fit, fits, (folds, problem.Y, problem.X))]
+
+
 def measure_split(problem: Problem, learner: Learner, metric: Metric, scores: FloatMatrix) -> list[float]:
-    """Measure scores of the graphs of "valid", and those of "test" that follow them."""
+    """Measure what `score_split` gives: on "valid", and on "test"."""
     valid, test = problem.part("valid"), problem.part("test")
     return [
         metric(problem.Y[rows], some, learner.threshold)
