@@ -34,7 +34,6 @@ def _beside_the_quickstart(request, monkeypatch):
 
 OF_THE_MACHINE = (
     "no benchmark data at",
-    "no browser is here",
     "only root can",
     "root reads everything",
     "this sandbox does not allow namespaces",
@@ -43,7 +42,7 @@ OF_THE_MACHINE = (
     "there is a GPU",
     "SCIPY_ARRAY_API is not set",
 )
-"""What tests say that were skipped for want of what is not installed with packages: data, a browser, rights, a system.
+"""What tests say that were skipped for want of what nobody can install: data, rights, a system.
 
 The last is a check of scikit-learn's, of estimators that compute with other libraries' arrays.
 """
