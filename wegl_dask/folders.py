@@ -338,7 +338,8 @@ class Folder:
     @contextlib.contextmanager
     def _explained_parquet(self, name: str) -> Iterator[None]:
         try:
-            yield
+            with resources_told_apart(self.location(name)):
+                yield
         except WeglError:
             raise
         # A damaged footer holds names that are no text.
@@ -347,12 +348,30 @@ class Folder:
             if getattr(error, "errno", None) is not None:
                 raise StorageError(f"cannot read {self.location(name)}: {_reason(error)}") from error
             what = str(error).splitlines()[0]
-            if NO_THREAD in what:
-                raise StorageError(f"cannot read {self.location(name)}: {what}") from error
             again = "Run the job again: damaged parts are remade"
             if name.startswith(f"{TRAIN_FOLDER}/"):
                 again = "Train the model again"
             raise WeglError(f"{self.location(name)} is not a whole Parquet file ({what}). {again}") from error
+
+
+@contextlib.contextmanager
+def resources_told_apart(location: str) -> Iterator[None]:
+    """Tell what Arrow raises for want of memory or threads from what it raises of a damaged file, of the same kinds.
+
+    Raises
+    ------
+    MemoryError
+    StorageError
+        If the system starts no more threads.
+    """
+    try:
+        yield
+    except pa.ArrowMemoryError as error:
+        raise MemoryError(str(error)) from error
+    except (pa.ArrowException, OSError) as error:
+        if NO_THREAD not in str(error):
+            raise
+        raise StorageError(f"cannot read {location}: {str(error).splitlines()[0]}; {_KEPT}") from error
 
 
 _KEPT = "what was finished stays valid; run the same command again"

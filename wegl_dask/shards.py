@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 from pydantic import TypeAdapter, ValidationError
 
 from wegl_dask.errors import SourceError
+from wegl_dask.folders import resources_told_apart
 from wegl_dask.graphs import (
     ALL_ATTRIBUTES,
     EdgeRepairs,
@@ -478,7 +479,11 @@ def _reading(file: ShardFile) -> Iterator[tuple[str, pq.ParquetFile]]:
     """Open a Parquet file, with a name for messages, and turn what goes wrong with it into a `SourceError`."""
     name = str(file if isinstance(file, str | os.PathLike) else getattr(file, "name", "graph shard in memory"))
     try:
-        with _opened(file, "rb") as source, pq.ParquetFile(source, page_checksum_verification=True) as parquet:
+        with (
+            resources_told_apart(name),
+            _opened(file, "rb") as source,
+            pq.ParquetFile(source, page_checksum_verification=True) as parquet,
+        ):
             yield name, parquet
     except FileNotFoundError as error:
         raise SourceError(f"there is no graph shard {name}") from error

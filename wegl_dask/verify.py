@@ -14,7 +14,7 @@ from wegl_dask.checksums import unsealed
 from wegl_dask.claims import RUN_JSON
 from wegl_dask.embeddings import VECTOR_COLUMN, EmbeddingFormat
 from wegl_dask.errors import WeglError
-from wegl_dask.folders import TEMPORARY_PREFIX
+from wegl_dask.folders import TEMPORARY_PREFIX, resources_told_apart
 from wegl_dask.model_files import MODEL_JSON
 from wegl_dask.recomputed import differences
 from wegl_dask.records import PART_FOLDERS, RECORD_FOLDER, RECORD_NAME, PartFile, PartRecord, part_path
@@ -223,7 +223,7 @@ class _PartCheck:
 
     def _parquet(self, file: PartFile, content: bytes) -> Iterator[Problem]:
         try:
-            with pq.ParquetFile(pa.BufferReader(content)) as parquet:
+            with resources_told_apart(file.path), pq.ParquetFile(pa.BufferReader(content)) as parquet:
                 if parquet.metadata.num_rows != file.rows:
                     yield Problem(file.path, f"{parquet.metadata.num_rows} rows; its record says {file.rows}")
                 problem = self._columns(file, parquet.schema_arrow)

@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 from pydantic import BaseModel, ConfigDict, FiniteFloat, ValidationError, model_validator
 
 from wegl_dask.errors import WeglError
+from wegl_dask.folders import resources_told_apart
 from wegl_dask.invalid import first_problem
 from wegl_dask.storage import RunFolder
 from wegl_dask.training.metrics import METRICS, all_metrics
@@ -141,7 +142,8 @@ def _read_one(folder: RunFolder, metrics: Mapping[str, Any], current: str) -> Tr
     if content is None:
         raise WeglError(f"{folder.location(name)} is missing: train the model again")
     try:
-        table = pq.ParquetFile(io.BytesIO(content), page_checksum_verification=True).read()
+        with resources_told_apart(folder.location(name)):
+            table = pq.ParquetFile(io.BytesIO(content), page_checksum_verification=True).read()
     except (pa.ArrowException, OSError) as error:
         raise WeglError(f"{folder.location(name)} is damaged: {error}. Train the model again") from error
     try:

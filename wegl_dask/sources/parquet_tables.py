@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from wegl_dask.errors import SourceError
+from wegl_dask.folders import resources_told_apart
 from wegl_dask.sources._hashes import hash_row_groups
 from wegl_dask.sources.base import Cut
 from wegl_dask.sources.columns import Row
@@ -117,7 +118,8 @@ class ParquetTable:
     @contextmanager
     def _explained(self) -> Iterator[None]:
         try:
-            yield
+            with resources_told_apart(self.name):
+                yield
         # A damaged footer holds names that are no text.
         except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
             what = str(error).splitlines()[0]
