@@ -200,6 +200,18 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path):
         pass
 
 
+@pytest.mark.parametrize("is_link", [False, True])
+def test_what_is_in_the_place_of_a_folder_is_named(is_link, tmp_path):
+    out = tmp_path / "out"
+    if is_link:
+        out.symlink_to(tmp_path / "nowhere")
+    else:
+        out.touch()
+    expected = "out: there is a file, or a link that leads nowhere, in its place. Choose another folder"
+    with pytest.raises(WeglError, match=expected), RunFolder(str(out)).lock():
+        pass
+
+
 def test_other_failures_of_the_lock_are_named(tmp_path, monkeypatch):
     def fail(*_args):
         raise OSError(errno.EIO, "Input/output error")

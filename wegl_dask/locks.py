@@ -89,7 +89,9 @@ def _file_lock(folder: Folder) -> _FileLock | None:
             path.parent.mkdir(parents=True, exist_ok=True)
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
         except OSError as error:
-            raise WeglError(f"cannot write in {folder.location()}: {error.strerror}. Choose another folder") from error
+            is_taken = isinstance(error, FileExistsError)
+            why = "there is a file, or a link that leads nowhere, in its place" if is_taken else error.strerror
+            raise WeglError(f"cannot write in {folder.location()}: {why}. Choose another folder") from error
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
