@@ -107,7 +107,7 @@ CELL = {
     "nested": None,
     "chosen": {"layers": 3},
     "n_configurations": 1,
-    "how": {**HOW, "seed": 0, "layers": [3], "shortlisted": 2},
+    "how": {**HOW, "seed": 0, "layers": [3], "shortlisted": 2, "constants": {}},
 }
 ROW = {
     "method": "wegl",

@@ -18,7 +18,7 @@ from wegl_dask.reproduce.tables import LARGE_NOTE, SHORT, held_out_over, tud_tab
 from wegl_dask.reproduce.tud_results import add_results
 from wegl_dask.spec import read_job
 
-HOW = {"layers": [3, 4], "shortlisted": 2, "seed": 0, "date": "2026-11-28", "versions": {"numpy": "2"}}
+HOW = {"layers": [3, 4], "shortlisted": 2, "seed": 0, "constants": {}, "date": "2026-11-28", "versions": {"numpy": "2"}}
 
 
 def cell(best, paper, **settings):
@@ -137,7 +137,7 @@ def test_the_whole_grid_is_searched_with_the_best_numbers_of_layers():
     assert ledger.asked == [(3, "first"), (4, "first"), (5, "first"), (6, "first"), (4, "rest"), (6, "rest")]
     assert found.chosen == {"layers": 4, "part": "rest"}
     assert found.n_configurations == 6
-    assert found.how == {"seed": 0, "layers": [3, 4, 5, 6], "shortlisted": 2, "date": "2026-11-28"}
+    assert found.how == {"seed": 0, "layers": [3, 4, 5, 6], "shortlisted": 2, "constants": {}, "date": "2026-11-28"}
 
 
 def test_the_first_groups_alone_are_searched():
@@ -158,10 +158,24 @@ def test_steps_have_their_data_and_what_their_model_follows_from_among_their_set
 
     monkeypatch.setattr(tud, "constants", lambda *cell: {"bins": "-".join(cell)})
     plan = tud.Plan(layers=[3], models=["random-forest"])
-    tud.compute_cells(
-        plan, SimpleNamespace(fingerprint="of them"), Settings({3: 0.7}), None, name="MUTAG", pooling="concat"
-    )
+    data_set = SimpleNamespace(fingerprint="of them")
+    (found,) = tud.compute_cells(plan, data_set, Settings({3: 0.7}), None, name="MUTAG", pooling="concat")
     assert asked == [("of them", "random-forest-MUTAG-concat")] * 2
+    assert found.how["constants"] == {"bins": "random-forest-MUTAG-concat"}
+
+
+def test_the_table_says_what_the_learners_of_its_cells_had_for_constants():
+    def boosted(pooling, columns):
+        how = {**HOW, "constants": {"max_features": columns}}
+        return cell([80.0], None, model="gradient-boosting", pooling=pooling, how=how)
+
+    whole, part = boosted("final", None), boosted("concat", "sqrt")
+    assert "- GBDT: " not in tud_table([whole])
+    assert "- GBDT: every split looks at a random square root of the columns, as in a forest." in tud_table([part])
+    assert "as in a forest; at all of them with MUTAG, final." in tud_table([part, whole])
+    svms = [cell([80.0], None, model="svm-rbf", how={**HOW, "constants": {"svm_iterations": n}}) for n in (2_000, 10)]
+    lines = [line for line in tud_table(svms).splitlines() if line.startswith("- SVM: ")]
+    assert [re.search(r"after ([\d,]+) steps", line)[1] for line in lines] == ["10", "2,000"]
 
 
 def test_a_cell_is_short_when_it_is_more_than_a_deviation_below_the_paper():

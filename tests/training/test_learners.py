@@ -46,6 +46,19 @@ def test_the_short_way_to_the_scores_of_trees_changes_no_bit(name, kind, make_pr
             assert np.array_equal(scores, fitted(learner, problem, candidate)), candidate
 
 
+@pytest.mark.parametrize("name", GRID_MODELS)
+def test_a_model_predicts_the_class_of_the_highest_score(name, make_problem, monkeypatch):
+    monkeypatch.setattr(trees, "N_TREES", (5,))
+    # With so many classes that overlap, votes between pairs of classes are often as many for several.
+    problem = make_problem("multiclass", n=240, n_classes=6)
+    learner = learner_of(name, problem)
+    group = learner.groups()[0]
+    estimator = learner.fit(group[len(group) // 2], problem.X[:120], problem.Y[:120, 0], 3)
+    predicted = learner.scores(estimator, problem.X[120:]).argmax(axis=1)
+    assert len(set(predicted)) > 2
+    assert np.array_equal(estimator.predict(problem.X[120:]), predicted)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", ["svm-linear", "svm-rbf"])
 def test_scores_from_a_gram_matrix_are_those_of_the_vectors(name, kind, make_problem):

@@ -115,8 +115,8 @@ def tud(
             job_toml = jobs[f"paper/{each.lower()}"].read_text(encoding="utf-8")
             data_set = DataSet(each, job_toml, data, folder.location(), client)
             for pooling in part.poolings:
-                cells = job.compute_cells(part, data_set, Ledger(folder), spread, name=each, pooling=pooling)
-                add_results(folder, cells)
+                for cell in job.compute_cells(part, data_set, Ledger(folder), spread, name=each, pooling=pooling):
+                    add_results(folder, [cell])
     click.echo(f"wrote {folder.location('tud')}.md, tud.json and tud.png")
 
 

@@ -78,6 +78,7 @@ class _HowSearched(_How):
     seed: int
     layers: list[int]
     shortlisted: int
+    constants: dict[str, Any]
 
 
 class _HowTrained(_How):

@@ -5,7 +5,6 @@ from typing import Any
 
 import numpy as np
 
-from wegl_dask.reproduce.learners import BOOSTED_WHOLE, SVM_ITERATIONS, VARIANCE_KEPT
 from wegl_dask.reproduce.numbers import DEVIATION, Values, mean_and_deviation
 from wegl_dask.reproduce.paper import PaperCell
 from wegl_dask.reproduce.provenance import provenance_line
@@ -47,7 +46,7 @@ def tud_table(cells: Sequence[Cell]) -> str:
     lines = [
         "# Accuracy on data sets of the TU collection",
         "",
-        *_preface([cell.how for cell in cells]),
+        *_preface(cells),
         "",
         *_summary(cells, names),
         "",
@@ -68,7 +67,8 @@ def tud_table(cells: Sequence[Cell]) -> str:
     return "\n".join(lines)
 
 
-def _preface(how: Sequence[Mapping[str, Any]]) -> list[str]:
+def _preface(cells: Sequence[Cell]) -> list[str]:
+    how = [cell.how for cell in cells]
     seeds = sorted({each["seed"] for each in how})
     return [
         f"{N_FOLDS}-fold cross-validation, in per cent: {DEVIATION} over the folds, stratified by class.",
@@ -108,20 +108,43 @@ def _preface(how: Sequence[Mapping[str, Any]]) -> list[str]:
             "- All numbers of trees come from the longest forest or boosting, and a split size below twice the leaf size "
             "is no constraint. Both change no score."
         ),
-        (
-            "- GBDT: every split looks at a random square root of the columns, as in a forest; at all of them with "
-            f"{'; '.join(f'{name}, {_listed(poolings)}' for name, poolings in BOOSTED_WHOLE.items())}."
-        ),
-        (f"- MLP: on the principal components of the vectors with {100 * VARIANCE_KEPT:.1f} % of their variance."),
-        (
-            f"- SVM: the solver ends after {SVM_ITERATIONS:,} steps, whether it has converged or not, which can lower a cell or "
-            "raise it."
-        ),
+        *_constants(cells),
         ("- Forests weigh classes by how rare they are, and folds are stratified; the paper says neither."),
         f"- {LARGE_MARK} a smaller grid. {LARGE_NOTE}",
         "",
         f"Seed {', '.join(str(seed) for seed in seeds)}; {provenance_line(how)}.",
     ]
+
+
+def _constants(cells: Sequence[Cell]) -> list[str]:
+    """Say what the learners of the cells have for constants, in which they differ from the paper's."""
+    lines = []
+    columns = _with_constant(cells, "max_features")
+    if "sqrt" in columns:
+        whole: dict[str, list[str]] = {}
+        for cell in columns.get(None, []):
+            whole.setdefault(cell.data_set, []).append(cell.pooling)
+        which = "; ".join(f"{name}, {_listed(poolings)}" for name, poolings in whole.items())
+        lines.append(
+            "- GBDT: every split looks at a random square root of the columns, as in a forest"
+            f"{f'; at all of them with {which}' if whole else ''}."
+        )
+    for kept in sorted(_with_constant(cells, "variance_kept")):
+        lines.append(f"- MLP: on the principal components of the vectors with {100 * kept:.1f} % of their variance.")
+    for steps in sorted(_with_constant(cells, "svm_iterations")):
+        lines.append(
+            f"- SVM: the solver ends after {steps:,} steps, whether it has converged or not, which can lower a cell or raise it."
+        )
+    return lines
+
+
+def _with_constant(cells: Sequence[Cell], name: str) -> dict[Any, list[Cell]]:
+    """Group the cells whose learners have a constant, by its value."""
+    found: dict[Any, list[Cell]] = {}
+    for cell in cells:
+        if name in cell.how["constants"]:
+            found.setdefault(cell.how["constants"][name], []).append(cell)
+    return found
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -9,7 +9,7 @@ The grid is searched in two rounds: the model's first group of candidates with e
 with the numbers of layers that did best. What is left out can only lower the best mean.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -124,7 +124,8 @@ class Cell:
     n_configurations : int
         How many were measured.
     how : mapping
-        ``seed``, ``layers`` and ``shortlisted`` of the plan, and when and with which versions the numbers were computed.
+        ``seed``, ``layers`` and ``shortlisted`` of the plan, the ``constants`` of the learner (see
+        `wegl_dask.reproduce.learners.constants`), and when and with which versions the numbers were computed.
     """
 
     data_set: str
@@ -169,7 +170,7 @@ class Cell:
 
 def compute_cells(
     plan: Plan, data_set: DataSet, ledger: Ledger, workers: Workers, *, name: str, pooling: str
-) -> list[Cell]:
+) -> Iterator[Cell]:
     """Compute the cells of a plan of one data set and one kind of node embeddings, or what is missing of them.
 
     Parameters
@@ -180,14 +181,21 @@ def compute_cells(
     workers : Workers
     name, pooling : str
         Of the data set and of the node embeddings.
+
+    Yields
+    ------
+    Cell
     """
-    cells = []
     for model in plan.models:
         own = ledger.fresh()
         steps = _CellSearch(plan, name, pooling, data_set, own, workers).run(model)
-        searched = {"seed": plan.seed, "layers": list(plan.layers), "shortlisted": plan.shortlisted}
-        cells.append(choose(name, pooling, model, steps, {**searched, **own.how()}))
-    return cells
+        searched = {
+            "seed": plan.seed,
+            "layers": list(plan.layers),
+            "shortlisted": plan.shortlisted,
+            "constants": constants(model, name, pooling),
+        }
+        yield choose(name, pooling, model, steps, {**searched, **own.how()})
 
 
 def choose(name: str, pooling: str, model: ModelName, steps: Steps, how: Mapping[str, Any]) -> Cell:

@@ -53,11 +53,11 @@ def _merged(values: dict[str, Any], kept: dict[str, Any]) -> dict[str, Any]:
     return {**values, "nested": kept["nested"], "how": how}
 
 
-def _among(values: dict[str, Any]) -> tuple[int, list[int], int, int]:
+def _among(values: dict[str, Any]) -> tuple[Any, ...]:
     """Tell the configurations that a cell was chosen among."""
     how = values["how"]
     layers = sorted(how["layers"])
-    return how["seed"], layers, min(how["shortlisted"], len(layers)), values["n_configurations"]
+    return how["seed"], layers, min(how["shortlisted"], len(layers)), how["constants"], values["n_configurations"]
 
 
 def _key(values: dict[str, Any]) -> tuple[str, str, str]:

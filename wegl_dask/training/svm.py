@@ -98,7 +98,8 @@ class SupportVectorMachine(Learner):
 
     def _make(self, candidate: Candidate, kernel: str) -> Any:
         settings = {**candidate, "kernel": kernel, "max_iter": self.max_iterations}
-        return SVC(**settings) if self.n_classes else SVR(**settings)
+        # Where several classes have as many votes, the class of the highest score, as it is measured.
+        return SVC(**settings, break_ties=True) if self.n_classes else SVR(**settings)
 
     def _fit(
         self,
