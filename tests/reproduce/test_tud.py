@@ -11,7 +11,7 @@ from wegl_dask.cli import main
 from wegl_dask.cli.jobs import shipped_jobs
 from wegl_dask.errors import WeglError
 from wegl_dask.folders import Folder
-from wegl_dask.reproduce import tud
+from wegl_dask.reproduce import tud, tud_results
 from wegl_dask.reproduce.paper import PaperCell, paper_cell
 from wegl_dask.reproduce.plots import tud_plot
 from wegl_dask.reproduce.tables import LARGE_NOTE, SHORT, held_out_over, tud_table
@@ -373,6 +373,46 @@ def test_the_command_goes_on_where_it_was(shared_data, tmp_path, capsys):
     table = Folder(str(tmp_path / "tud")).read("tud.md").decode()
     (row,) = (line for line in table.splitlines() if line.startswith("| WEGL"))
     assert row.startswith("| WEGL + SVM-RBF | final | 82.4 ± 7.9 | ")
+
+
+def test_the_command_computes_the_same_on_a_cluster_and_writes_each_cell_when_it_has_it(
+    shared_data, dask_client, tmp_path, monkeypatch
+):
+    pytest.importorskip("matplotlib")
+    options = ["--only", "MUTAG", "--poolings", "final", "--layers", "3", "--models", "svm-linear,random-forest"]
+    written = []
+    add = tud_results.add_results
+
+    def note(folder, cells):
+        add(folder, cells)
+        written.append([each["model"] for each in json.loads(folder.read("tud.json"))["cells"]])
+
+    monkeypatch.setattr(tud_results, "add_results", note)
+    cells = {}
+    for where, place in {"here": ["--workers", "1"], "cluster": ["--address", dask_client.scheduler.address]}.items():
+        out = str(tmp_path / where)
+        command = ["reproduce", "tud", "--data", str(shared_data / "TUDataset"), "-o", out, "--shortlist", "0"]
+        with pytest.raises(SystemExit) as stop:
+            main([*command, *options, *place])
+        assert stop.value.code == 0
+        cells[where] = json.loads(Folder(out).read("tud.json"))
+    assert cells["cluster"] == cells["here"]
+    assert written == [["svm-linear"], ["svm-linear", "random-forest"]] * 2
+
+
+def test_workers_of_this_machine_and_a_cluster_are_not_both_taken(tmp_path, shared_data, capsys):
+    for command in ("tud", "molhiv", "reference"):
+        with pytest.raises(SystemExit) as stop:
+            main(
+                [
+                    *("reproduce", command, "--data", str(shared_data), "-o", str(tmp_path / "out")),
+                    *("--workers", "2", "--address", "tcp://127.0.0.1:1"),
+                ]
+            )
+        assert stop.value.code == 2
+        assert (
+            "--workers are processes of this machine, and the cluster that --address names" in capsys.readouterr().err
+        )
 
 
 def test_a_name_that_is_not_known_is_refused(tmp_path, capsys):

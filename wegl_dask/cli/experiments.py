@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from wegl_dask.cli.jobs import shipped_jobs
-from wegl_dask.cli.reproduce import chosen, held, output_option, workers_option
+from wegl_dask.cli.reproduce import address_option, chosen, cluster_of, held, output_option, workers_option
 from wegl_dask.errors import JobFileError
 
 if TYPE_CHECKING:
     from wegl_dask.folders import Folder
     from wegl_dask.reproduce.embedding import DataSet
     from wegl_dask.reproduce.ledger import Ledger
+    from wegl_dask.spec import ClusterTable
     from wegl_dask.training.spreading import Workers
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -40,6 +41,7 @@ _data_option = click.option("--data", required=True, help="Folder that holds ogb
     help="automl: seconds of a search.",
 )
 @workers_option
+@address_option
 def molhiv(
     data: str,
     output: str,
@@ -52,6 +54,7 @@ def molhiv(
     embedding_seeds: int,
     time_budget: float,
     workers: int | None,
+    address: str | None,
 ) -> None:
     """Compute table 1 anew: WEGL, with a virtual node, with AutoML, and average pooling, on ogbg-molhiv.
 
@@ -63,8 +66,6 @@ def molhiv(
       wegl-dask reproduce molhiv --data data/ogb -o runs/molhiv --only wegl,virtual-node
     """  # noqa: D301  click wants the control character
     # Dask and scikit-learn are slow to import.
-    from dask.system import CPU_COUNT  # noqa: PLC0415
-
     from wegl_dask.reproduce import molhiv as job  # noqa: PLC0415
     from wegl_dask.reproduce.molhiv_results import RESULTS, add_row  # noqa: PLC0415
 
@@ -76,9 +77,9 @@ def molhiv(
         seeds=seeds,
         embedding_seeds=embedding_seeds,
         time_budget=time_budget,
-        threads=workers or CPU_COUNT,
+        threads=_threads(workers, address),
     )
-    with _opened(data, output, workers, RESULTS) as (folder, data_set, ledger, spread):
+    with _opened(data, output, cluster_of(workers, address), RESULTS) as (folder, data_set, ledger, spread):
         job.Molhiv(plan, data_set, ledger, spread).compute(lambda row: add_row(folder, row))
     click.echo(f"wrote {folder.location('molhiv')}.md, molhiv.json and molhiv.png")
 
@@ -90,8 +91,16 @@ def molhiv(
 @click.option("--seeds", type=click.IntRange(min=1), default=100, show_default=True, help="For kmeans and normal.")
 @click.option("--barycenter-seeds", type=click.IntRange(min=1), default=10, show_default=True, help="For barycenter.")
 @workers_option
+@address_option
 def reference(
-    data: str, output: str, *, only: str | None, seeds: int, barycenter_seeds: int, workers: int | None
+    data: str,
+    output: str,
+    *,
+    only: str | None,
+    seeds: int,
+    barycenter_seeds: int,
+    workers: int | None,
+    address: str | None,
 ) -> None:
     """Measure how much the reference matters: k-means, a normal distribution and a barycenter, on ogbg-molhiv.
 
@@ -101,14 +110,13 @@ def reference(
     Example:
       wegl-dask reproduce reference --data data/ogb -o runs/reference --seeds 20
     """  # noqa: D301  click wants the control character
-    from dask.system import CPU_COUNT  # noqa: PLC0415
-
     from wegl_dask.reproduce import reference as job  # noqa: PLC0415
     from wegl_dask.reproduce.reference_results import RESULTS, write_results  # noqa: PLC0415
 
     kinds = {kind: barycenter_seeds if kind == "barycenter" else seeds for kind in chosen("--only", only, job.KINDS)}
-    with _opened(data, output, workers, RESULTS) as (folder, data_set, ledger, spread):
-        for found in job.measure_references(kinds, data_set, ledger, spread, threads=workers or CPU_COUNT):
+    with _opened(data, output, cluster_of(workers, address), RESULTS) as (folder, data_set, ledger, spread):
+        threads = _threads(workers, address)
+        for found in job.measure_references(kinds, data_set, ledger, spread, threads=threads):
             write_results(folder, found)
     click.echo(f"wrote {folder.location('reference')}.md, reference.json and reference.png")
 
@@ -224,17 +232,22 @@ def _molhiv_toml() -> str:
     return text
 
 
+def _threads(workers: int | None, address: str | None) -> int:
+    """Say how many threads a forest may have that is fitted alone: workers of a cluster have one each."""
+    from dask.system import CPU_COUNT  # noqa: PLC0415
+
+    return 1 if address is not None else workers or CPU_COUNT
+
+
 @contextmanager
 def _opened(
-    data: str, output: str, workers: int | None, results: str
+    data: str, output: str, cluster: "ClusterTable", results: str
 ) -> "Iterator[tuple[Folder, DataSet, Ledger, Workers]]":
     """Hold the folder of a job, and open a cluster and the molecules, which are ingested unless they were."""
     from wegl_dask.cluster import open_client  # noqa: PLC0415
     from wegl_dask.reproduce.embedding import DataSet  # noqa: PLC0415
     from wegl_dask.reproduce.ledger import Ledger  # noqa: PLC0415
-    from wegl_dask.spec import ClusterTable  # noqa: PLC0415
     from wegl_dask.training.spreading import open_workers  # noqa: PLC0415
 
-    cluster = ClusterTable(workers=workers, dashboard_address=None)
     with held(data, output, results) as folder, open_client(cluster) as client, open_workers(cluster) as spread:
         yield folder, DataSet("molhiv", _molhiv_toml(), data, folder.location(), client), Ledger(folder), spread

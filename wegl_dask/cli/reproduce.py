@@ -12,6 +12,7 @@ from wegl_dask.errors import JobFileError
 
 if TYPE_CHECKING:
     from wegl_dask.folders import Folder
+    from wegl_dask.spec import ClusterTable
 
 Name = TypeVar("Name", bound=str)
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -35,6 +36,9 @@ def _data_option(help_text: str) -> Callable[[Command], Command]:
 output_option = click.option("--output", "-o", required=True, help="Folder for embeddings, steps and the table.")
 workers_option = click.option(
     "--workers", type=click.IntRange(min=1), help="Processes on this machine; one a core if not given."
+)
+address_option = click.option(
+    "--address", help="Scheduler of a Dask cluster to compute on, such as tls://host:8786, in place of this machine."
 )
 
 
@@ -64,6 +68,7 @@ workers_option = click.option(
     help="Of the folds and of the models.",
 )
 @workers_option
+@address_option
 def tud(
     data: str,
     output: str,
@@ -76,6 +81,7 @@ def tud(
     nested: bool,
     seed: int,
     workers: int | None,
+    address: str | None,
 ) -> None:
     """Compute tables 2 and 3 anew: five classifiers on three kinds of node embeddings, by ten-fold cross-validation.
 
@@ -91,7 +97,6 @@ def tud(
     from wegl_dask.reproduce.embedding import DataSet  # noqa: PLC0415
     from wegl_dask.reproduce.ledger import Ledger  # noqa: PLC0415
     from wegl_dask.reproduce.tud_results import RESULTS, add_results  # noqa: PLC0415
-    from wegl_dask.spec import ClusterTable  # noqa: PLC0415
     from wegl_dask.training.spreading import open_workers  # noqa: PLC0415
 
     plan = job.Plan(
@@ -104,7 +109,7 @@ def tud(
         seed=seed,
     )
     parts = {each: plan.of(each) for each in plan.data_sets}
-    cluster = ClusterTable(workers=workers, dashboard_address=None)
+    cluster = cluster_of(workers, address)
     jobs = shipped_jobs()
     with (
         held(data, output, RESULTS) as folder,
@@ -118,6 +123,17 @@ def tud(
                 for cell in job.compute_cells(part, data_set, Ledger(folder), spread, name=each, pooling=pooling):
                     add_results(folder, [cell])
     click.echo(f"wrote {folder.location('tud')}.md, tud.json and tud.png")
+
+
+def cluster_of(workers: int | None, address: str | None) -> "ClusterTable":
+    """Describe where a command computes, by its options."""
+    from wegl_dask.spec import ClusterTable  # noqa: PLC0415
+
+    if address is None:
+        return ClusterTable(workers=workers, dashboard_address=None)
+    if workers is not None:
+        raise JobFileError("--workers are processes of this machine, and the cluster that --address names has its own")
+    return ClusterTable(kind="scheduler", address=address)
 
 
 @contextmanager

@@ -1,6 +1,6 @@
 """Tables of ours beside the paper's, as Markdown."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -129,12 +129,14 @@ def _constants(cells: Sequence[Cell]) -> list[str]:
             "- GBDT: every split looks at a random square root of the columns, as in a forest"
             f"{f'; at all of them with {which}' if whole else ''}."
         )
-    for kept in sorted(_with_constant(cells, "variance_kept")):
-        lines.append(f"- MLP: on the principal components of the vectors with {100 * kept:.1f} % of their variance.")
-    for steps in sorted(_with_constant(cells, "svm_iterations")):
-        lines.append(
-            f"- SVM: the solver ends after {steps:,} steps, whether it has converged or not, which can lower a cell or raise it."
-        )
+    lines += [
+        f"- MLP: on the principal components of the vectors with {100 * kept:.1f} % of their variance."
+        for kept in sorted(_with_constant(cells, "variance_kept"))
+    ]
+    lines += [
+        f"- SVM: the solver ends after {steps:,} steps, whether it has converged or not, which can lower a cell or raise it."
+        for steps in sorted(_with_constant(cells, "svm_iterations"))
+    ]
     return lines
 
 
