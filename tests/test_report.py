@@ -323,9 +323,23 @@ def test_wide_vectors_have_fewer_graphs_on_the_map(quickstart_run, monkeypatch):
     assert len(read_content(quickstart_run).graph_map.places) == 17
 
 
-def test_a_model_of_several_tasks_has_a_table_alone(trained_run):
-    page = report_of(trained_run("binary", "split", n_tasks=2, n=100))
-    assert page.titles[-1] == "svm-linear, split"
+def test_a_model_of_several_tasks_has_the_mean_of_their_curves(trained_run):
+    folder = trained_run("binary", "split", n_tasks=2, n=100, unknown=5)
+    page = report_of(folder)
+    assert page.titles[-2:] == ["svm-linear, split", "ROC curves"]
+    (model,) = read_content(folder).trained
+    curve = roc_curves([model]).renderers[-1].data_source.data
+    areas = []
+    for y, scores in zip(model.Y[model.measured].T, model.scores[model.measured].T, strict=True):
+        known = ~np.isnan(y)
+        areas.append(roc_auc_score(y[known], scores[known]))
+    assert np.trapezoid(curve["y"], curve["x"]) == pytest.approx(np.mean(areas), abs=0.003)
+    assert f"{np.mean(areas):#.4g}" in page.text
+
+
+def test_the_table_of_a_model_has_a_row_for_each_metric(trained_run):
+    text = report_of(trained_run("multiclass", "cv")).text
+    assert re.search(r"best configuration nested accuracy [\d.]+ ± [\d.]+ [\d.]+ ± [\d.]+ ", text)
 
 
 def test_a_model_of_other_embeddings_is_told_apart(trained_run):

@@ -32,7 +32,7 @@ SIZES = """(() => {
     const height = Math.abs(y_scale.target_range.end - y_scale.target_range.start);
     return {left: box.left, right: box.right, width, height};
   });
-  const outside = [...document.querySelectorAll("main *:not(.scroll *):not(pre)")]
+  const outside = [...document.querySelectorAll("main *:not(pre)")]
     .filter(element => element.getBoundingClientRect().right > innerWidth + 1).map(element => element.outerHTML);
   return {page: document.documentElement.scrollWidth, window: document.documentElement.clientWidth, plots, outside};
 })()"""

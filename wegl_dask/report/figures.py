@@ -27,6 +27,7 @@ from wegl_dask.sources.base import LabelSchema
 from wegl_dask.training.problem import FloatMatrix
 
 Figure = Any
+_Curve = tuple[FloatMatrix, FloatMatrix]
 
 HEIGHT = 320
 BINS = 60
@@ -163,18 +164,16 @@ def stage_seconds(stages: Mapping[str, Mapping[str, Any]]) -> Figure:
 
 
 def roc_curves(models: Sequence[TrainedModel]) -> Figure | None:
-    """Draw the ROC curves of models that tell two classes apart; None where there are none."""
+    """Draw the ROC curves of models that tell two classes apart, of several labels the mean; None where there are none."""
     plot = _figure("false positive rate", "true positive rate", height=380)
     plot.line([0, 1], [0, 1], color=QUIET, line_dash="dashed")
     shown = []
     for colour, model in zip(PALETTE, (each for each in models if each.metrics["kind"] == "binary"), strict=False):
-        y, scores = model.Y[model.measured], model.scores[model.measured]
-        if y.shape[1] != 1 or len(np.unique(y)) < 2:
+        found = (_roc_curve(model, task) for task in range(model.Y.shape[1]))
+        curves = [curve for curve in found if curve is not None]
+        if not curves:
             continue
-        curve = _roc_curve(model, y[:, 0], scores[:, 0])
-        if curve is None:
-            continue
-        false, true = curve
+        false, true = curves[0] if len(curves) == 1 else _mean_curve(curves)
         keep = np.unique(np.linspace(0, len(false) - 1, N_ROC_POINTS).round().astype(int))
         source = ColumnDataSource({"x": false[keep], "y": true[keep], "model": [model.title] * len(keep)})
         shown.append(plot.line("x", "y", source=source, color=colour, line_width=2, legend_label=model.title))
@@ -185,22 +184,26 @@ def roc_curves(models: Sequence[TrainedModel]) -> Figure | None:
     return plot
 
 
-def _roc_curve(model: TrainedModel, y: FloatMatrix, scores: FloatMatrix) -> tuple[FloatMatrix, FloatMatrix] | None:
-    """Compute false and true positive rates; of folds, the mean of their curves, as each has a scale of its own.
+def _roc_curve(model: TrainedModel, task: int) -> _Curve | None:
+    """Compute false and true positive rates of a label; of folds, the mean of their curves, as each has a scale of its own.
 
-    None where no fold has both classes.
+    None where there are not both classes, in any fold.
     """
-    parts = model.part[model.measured]
-    if model.metrics["protocol"] == "split":
-        false, true, _ = roc_curve(y, scores)
-        return false, true
-    both = [part for part in dict.fromkeys(parts) if len(np.unique(y[parts == part])) == 2]
-    if not both:
+    rows = model.measured[~np.isnan(model.Y[model.measured, task])]
+    y, scores, parts = model.Y[rows, task], model.scores[rows, task], model.part[rows]
+    each = [slice(None)] if model.metrics["protocol"] == "split" else [parts == part for part in dict.fromkeys(parts)]
+    both = [part for part in each if len(np.unique(y[part])) == 2]
+    curves = [roc_curve(y[part], scores[part])[:2] for part in both]
+    if not curves:
         return None
+    return curves[0] if model.metrics["protocol"] == "split" else _mean_curve(curves)
+
+
+def _mean_curve(curves: Sequence[_Curve]) -> _Curve:
+    """Take the mean of the true positive rates at the same false positive rates."""
     grid = np.linspace(0, 1, N_ROC_POINTS)
-    curves = [np.interp(grid, *roc_curve(y[parts == part], scores[parts == part])[:2]) for part in both]
     # Where a curve rises at 0 its lower end is meant.
-    return np.append(0.0, grid), np.append(0.0, np.mean(curves, axis=0))
+    return np.append(0.0, grid), np.append(0.0, np.mean([np.interp(grid, *curve) for curve in curves], axis=0))
 
 
 def confusion(model: TrainedModel) -> Figure:

@@ -164,7 +164,13 @@ def _training_figures(trained: list[TrainedModel]) -> list[_Figure]:
     figures = []
     curves = draw.roc_curves(trained)
     if curves is not None:
-        figures.append(_Figure("ROC curves", "Of the part test, or the mean of the folds' curves.", curves))
+        figures.append(
+            _Figure(
+                "ROC curves",
+                "Of the part test, or the mean of the folds' curves; of several labels, the mean of theirs.",
+                curves,
+            )
+        )
     for model in trained:
         name, metrics = model.title, model.metrics
         on = 'the part "test", first seed' if metrics["protocol"] == "split" else "all folds, each by its own choice"
@@ -180,7 +186,8 @@ def _model(model: TrainedModel) -> Mapping[str, Any]:
     metrics = model.metrics
     return {
         "title": f"{metrics['model']}, {metrics['protocol']}",
-        "rows": metric_rows(metrics),
+        # A row for each metric: there are more of them than results, and a telephone is narrow.
+        "rows": [*zip(*metric_rows(metrics), strict=True)],
         "notes": notes_of(metrics),
         "is_current": model.is_current,
     }
