@@ -65,7 +65,10 @@ def sinkhorn_plot(molecules: Sequence[Molecules], growth: Sequence[Growth]) -> b
         place = [each.regularization == other.regularization for other in molecules]
         colour = _COLOURS[place.index(True)] if True in place else BLUE
         label = "LP" if each.regularization is None else f"Sinkhorn, {each.regularization:g}"
-        right.plot(each.sizes, each.seconds, "o-", ms=4, c=colour, label=label)
+        right.plot(each.sizes, each.seconds, "-", c=colour, label=label)
+        filled = [colour if has_converged else "white" for has_converged in each.converged]
+        right.scatter(each.sizes, each.seconds, c=filled, edgecolors=colour, s=20, zorder=3)
+    right.set_title("open: ended before it had converged")
     right.set(xscale="log", yscale="log", xlabel="points on either side", ylabel="seconds")
     for axes in (left, right):
         axes.grid(visible=True, color=GRID)
