@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from sklearn.ensemble import RandomForestClassifier
@@ -8,7 +10,8 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.svm import SVC
 
 from wegl_dask.errors import JobFileError, MissingDependencyError, WeglError
-from wegl_dask.training import automl, svm, trees
+from wegl_dask.training import automl, dense, svm, trees
+from wegl_dask.training.convergence import convergence_notes
 from wegl_dask.training.dense import PENALTIES
 from wegl_dask.training.learner import Fold
 from wegl_dask.training.models import make_learner
@@ -277,6 +280,31 @@ def test_automl_does_not_choose_on_graphs_that_measure_nothing(make_problem):
     for held in ([], np.flatnonzero(y == 1)[:4]):
         estimator = automl_of(problem, "roc-auc", 0.5).fit({}, X, y, 0, held=(X[held], y[held]))
         assert set(estimator.predict(X)) == {0, 1}
+
+
+@pytest.mark.parametrize("kind", ["binary", "regression"])
+@pytest.mark.parametrize(
+    ("name", "steps", "converges"),
+    [
+        ("svm-rbf", 10, False),
+        ("svm-rbf", 10**6, True),
+        ("mlp", 3, False),
+        ("mlp", 10**4, True),
+        ("random-forest", 0, True),
+    ],
+)
+def test_a_model_that_ended_before_it_had_converged_is_noted(name, steps, converges, kind, make_problem, monkeypatch):
+    monkeypatch.setattr(dense, "EPOCHS", steps)
+    problem = make_problem(kind)
+    learner = learner_of(name, problem)
+    if name == "svm-rbf":
+        learner = replace(learner, max_iterations=steps)
+    estimator = learner.fit(learner.groups()[0][0], problem.X, problem.Y[:, 0], 0)
+    expected = [] if converges else ["the fitted model ended at the most steps there are, before converging"]
+    assert convergence_notes([estimator]) == expected
+    both = convergence_notes([estimator, estimator])
+    assert len(both) == len(expected)
+    assert all(note.startswith("2 of the 2 fitted models, one a label, ended") for note in both)
 
 
 def test_automl_counts_the_targets_it_needs(make_problem):

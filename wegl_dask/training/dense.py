@@ -14,6 +14,9 @@ from sklearn.preprocessing import StandardScaler
 from wegl_dask.training.learner import Candidate, Held, Learner, grid
 
 HIDDEN_LAYERS = ((128,), (256,), (128, 64), (256, 128))
+EPOCHS = 200
+"""Passes over the training part, scikit-learn's number, after which a fit ends as it is."""
+
 PENALTIES = tuple(10.0**exponent for exponent in range(-2, 6))
 
 
@@ -27,13 +30,13 @@ class Perceptron(Learner):
     def make(self, candidate: Candidate, seed: int) -> Any:
         """Make the estimator of a candidate."""
         kind = MLPClassifier if self.n_classes else MLPRegressor
-        return make_pipeline(StandardScaler(), kind(**candidate, random_state=seed))
+        return make_pipeline(StandardScaler(), kind(**candidate, max_iter=EPOCHS, random_state=seed))
 
     def _fit(
         self, candidate: Candidate, X: npt.NDArray[np.float32], y: npt.NDArray[Any], seed: int, held: Held | None
     ) -> Any:
         with warnings.catch_warnings():
-            # scikit-learn's 200 epochs are a part of what the candidate is.
+            # The number of epochs is a part of what the candidate is.
             warnings.simplefilter("ignore", ConvergenceWarning)
             return super()._fit(candidate, X, y, seed, held)
 

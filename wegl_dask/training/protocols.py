@@ -12,6 +12,7 @@ import numpy as np
 
 from wegl_dask.errors import JobFileError
 from wegl_dask.graphs import IntArray
+from wegl_dask.training.convergence import convergence_notes
 from wegl_dask.training.crossvalidation import INNER_FOLDS, best_candidate, cross_validate
 from wegl_dask.training.fits import Fit, Search, fit, search
 from wegl_dask.training.foreseen import require_classes, require_labels, require_measurable
@@ -134,7 +135,7 @@ def evaluate_split(
         part=["valid"] * len(valid) + ["test"] * len(test),
         scores=fitted[0][0],
         estimators=fitted[0][1],
-        notes=tuple(notes),
+        notes=(*notes, *convergence_notes(fitted[0][1])),
     )
 
 
@@ -202,7 +203,7 @@ def evaluate_cv(
         part=[i for i, fold in enumerate(folds) for _ in fold.evaluate],
         scores=np.concatenate([scores[i][choice] for i, choice in enumerate(own)]),
         estimators=fitted[0][1],
-        notes=tuple(notes),
+        notes=(*notes, *convergence_notes(fitted[0][1])),
     )
 
 
