@@ -445,6 +445,14 @@ def in_a_shell(tmp_path):
     return run
 
 
+@pytest.mark.parametrize("streams", ["<&- 2>&-", "<&- >&- 2>&-"])
+def test_processes_that_fit_have_streams_where_the_command_has_none(streams, in_a_shell, quickstart, tmp_path):
+    run = shutil.copytree(quickstart.folder / "runs/quickstart", tmp_path / "run")
+    done = in_a_shell(f"python train run --model ridge --protocol cv --folds 2 {streams}")
+    assert (done.returncode, "Traceback" in done.stdout + done.stderr) == (0, False)
+    assert (run / "train/ridge/metrics.json").exists()
+
+
 @pytest.mark.usefixtures("job")
 @pytest.mark.parametrize("streams", ["<&- >&- 2>&-", "2> /dev/full"])
 def test_a_run_whose_streams_are_closed_or_full_is_done(streams, in_a_shell, tmp_path):

@@ -88,6 +88,8 @@ def _open_closed_streams() -> None:
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         if getattr(sys, f"__{name}__") is None:
             os.dup2(os.open(os.devnull, os.O_RDWR), number)
+            # Where it was the first that is free, it is not a copy, and processes that are started would not have it.
+            os.set_inheritable(number, True)
             stream = open(number, "w" if number else "r", encoding="utf-8", closefd=False)  # noqa: SIM115
             setattr(sys, f"__{name}__", stream)
             setattr(sys, name, stream)
