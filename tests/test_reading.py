@@ -1,4 +1,5 @@
 import io
+import shutil
 
 import numpy as np
 import pyarrow as pa
@@ -9,6 +10,7 @@ from wegl_dask import embeddings
 from wegl_dask.embeddings import EmbeddingFormat, EmbeddingRows
 from wegl_dask.errors import WeglError
 from wegl_dask.reading import read_embeddings
+from wegl_dask.run_rows import RunRows
 from wegl_dask.sources.base import LabelSchema
 from wegl_dask.storage import RunFolder
 
@@ -170,6 +172,16 @@ def test_a_missing_part_is_named(tmp_path, removed, message):
         (tmp_path / "data" / name).unlink()
     with pytest.raises(WeglError, match=message):
         read_embeddings(str(tmp_path))
+
+
+def test_a_part_that_the_run_has_not_made_is_named(tmp_path):
+    write_run(RunFolder(str(tmp_path)), [[1.0], [2.0]], TARGET)
+    for index in (2, 7):
+        shutil.copy(tmp_path / "data/part-00000.parquet", tmp_path / f"data/part-0000{index}.parquet")
+    expected = "part-00002.parquet is of no record of this run, and 1 more parts are: move it away"
+    for read in (read_embeddings, RunRows.open):
+        with pytest.raises(WeglError, match=expected):
+            read(str(tmp_path))
 
 
 def test_parts_copied_without_their_run_are_read_without_a_reference(tmp_path):

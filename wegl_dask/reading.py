@@ -182,8 +182,15 @@ def part_names(data: Folder, run: Folder | None, *, allow_unfinished: bool) -> l
                     f"the run in {run.location()} has not finished: run the job again, or read what is there in Python, "
                     "with read_embeddings(..., allow_unfinished=True)"
                 )
-            recorded = map(RECORD_NAME.fullmatch, run.listing(RECORD_FOLDER))
-            expected |= {int(match["index"]) for match in recorded if match and match["stage"] == "embed"}
+            matches = map(RECORD_NAME.fullmatch, run.listing(RECORD_FOLDER))
+            recorded = {int(match["index"]) for match in matches if match and match["stage"] == "embed"}
+            strangers = sorted(set(by_index) - recorded) if recorded else []
+            if strangers:
+                raise WeglError(
+                    f"{data.location(by_index[strangers[0]])} is of no record of this run"
+                    f"{f', and {len(strangers) - 1} more parts are' if len(strangers) > 1 else ''}: move it away"
+                )
+            expected |= recorded
         missing = sorted(expected - set(by_index))
         if missing:
             raise WeglError(
