@@ -14,6 +14,7 @@ from wegl_dask.sources.base import REJECTED_SCHEMA, Cut, LabelSchema, SourcePlan
 from wegl_dask.storage import RunFolder
 from wegl_dask.verify import _SeenRows, verify_run
 
+JOB = 'seed = 7\n[source]\nkind = "tud"\nroot = "data"\nname = "MUTAG"\n[output]\npath = "out"\n'
 FORM = EmbeddingFormat(3, 2, LabelSchema("target"), metadata={"seed": 7})
 ROWS_PER_SHARD = 10
 UNREADABLE, UNSOLVED = (3, 14), (17,)
@@ -56,7 +57,7 @@ def embeddings(rows, form=FORM, value=0.5):
 
 def write_run(folder, *, n_shards=3):
     """A finished run: every shard has ten rows of the input."""
-    folder.claim("seed = 7\n")
+    folder.claim(JOB)
     shards = [range(i * ROWS_PER_SHARD, (i + 1) * ROWS_PER_SHARD) for i in range(n_shards)]
     cuts = tuple(Cut(i, ROWS_PER_SHARD, {}, "x") for i in range(n_shards))
     with folder.recording("plan", 0, "x") as part:
@@ -114,7 +115,7 @@ def test_nothing_is_found_in_a_whole_run(run_folder, deep):
 @pytest.fixture
 def run_without_graphs(run):
     """A run that is not to keep its graph shards."""
-    run.write("job.toml", b"seed = 7\n[output]\nkeep_graphs = false\n")
+    run.write("job.toml", f"{JOB}keep_graphs = false\n".encode())
     run.remove_graphs()
     return run
 
@@ -132,6 +133,13 @@ def test_a_run_whose_job_file_is_damaged_is_refused(run):
     run.write("job.toml", b"seed =")
     with pytest.raises(WeglError, match=r"job\.toml is damaged"):
         found(run)
+
+
+@pytest.mark.parametrize("content", [b"", b"seed = 7\n"])
+def test_a_job_file_that_holds_no_job_is_reported(content, run):
+    run.write("job.toml", content)
+    (problem,) = found(run)
+    assert problem.startswith("job.toml: not that of a run (job: source.kind is missing")
 
 
 def test_a_folder_that_is_no_run_is_refused(tmp_path):

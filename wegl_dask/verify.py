@@ -11,15 +11,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from wegl_dask.checksums import unsealed
-from wegl_dask.claims import RUN_JSON
+from wegl_dask.claims import JOB_NAME, RUN_JSON
 from wegl_dask.embeddings import VECTOR_COLUMN, EmbeddingFormat
-from wegl_dask.errors import WeglError
+from wegl_dask.errors import JobFileError, WeglError
 from wegl_dask.folders import TEMPORARY_PREFIX, resources_told_apart
 from wegl_dask.model_files import MODEL_JSON
 from wegl_dask.recomputed import differences
 from wegl_dask.records import PART_FOLDERS, RECORD_FOLDER, RECORD_NAME, PartFile, PartRecord, part_path
 from wegl_dask.saved_model import Model
 from wegl_dask.sources.base import REJECTED_SCHEMA, SourcePlan
+from wegl_dask.spec import JobSpec
 from wegl_dask.storage import MANIFEST_NAME, RunFolder
 
 _KEY_COLUMNS = ["graph_id", "source_file", "source_row"]
@@ -69,6 +70,7 @@ def _problems(folder: RunFolder, *, deep: bool) -> Iterator[Problem]:
     keeps_graphs = folder.keeps_graphs()
     records = folder.records()
     yield from _check_versions(folder)
+    yield from _check_job(folder)
     if folder.has_succeeded():
         yield from _check_manifest(folder, records)
     else:
@@ -98,6 +100,13 @@ def _problems(folder: RunFolder, *, deep: bool) -> Iterator[Problem]:
             if model is not None and not problems:
                 problems += check.values(record, model)
         yield from problems
+
+
+def _check_job(folder: RunFolder) -> Iterator[Problem]:
+    try:
+        JobSpec.from_toml(folder.job_toml(), where="job")
+    except JobFileError as error:
+        yield Problem(JOB_NAME, f"not that of a run ({error})")
 
 
 def _check_manifest(folder: RunFolder, records: Sequence[PartRecord]) -> Iterator[Problem]:
