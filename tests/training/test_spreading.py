@@ -4,9 +4,14 @@ import os
 import signal
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
+import numpy as np
 import pytest
+from sklearn.utils.multiclass import check_classification_targets
+
+from wegl_dask.training import spreading
 
 COMMAND = """
 import sys, time
@@ -80,3 +85,12 @@ def test_processes_leave_ctrl_c_to_the_command(command, wait_until):
     assert all(line.startswith("search: ") for line in progress), err
     assert last.startswith("stopped by SIGINT")
     wait_until(lambda: running().keys().isdisjoint(own), "their end", seconds=30)
+
+
+def test_a_fit_does_not_warn_of_many_classes_and_does_of_all_else():
+    with pytest.warns(UserWarning, match="number of unique classes"):
+        check_classification_targets(np.arange(30))
+    # A warning is an error in these tests.
+    spreading._on_one_core(check_classification_targets, np.arange(30))
+    with pytest.warns(UserWarning, match="another"):
+        spreading._on_one_core(lambda text: warnings.warn(text, stacklevel=1), "another")

@@ -171,5 +171,7 @@ def _end_with(parent: int) -> None:
 
 def _on_one_core(function: Callable[..., Result], task: Task, *shared: Any) -> Result:
     """Call a function with the libraries below it on one core: the sums of several come out in another order."""
-    with threadpool_limits(1):
+    with threadpool_limits(1), warnings.catch_warnings():
+        # There may be: the labels are known to be classes.
+        warnings.filterwarnings("ignore", "The number of unique classes is greater than")
         return function(task, *shared)
