@@ -1,6 +1,7 @@
 """The tables that the repository holds are those that are written of the results beside them."""
 
 import json
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 
 import numpy as np
@@ -92,3 +93,36 @@ def test_the_table_of_balanced_forests(name, title):
         mean_and_deviation(np.array(areas[how][part])) for how in ("balanced", "None") for part in ("valid", "test")
     ]
     assert f"| {title} | {' | '.join(ours)} | " in (RESULTS / "molhiv-notes.md").read_text(encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def fold_draws():
+    """The program jobs/paper/checks/fold_draws.py."""
+    spec = spec_from_file_location("fold_draws", RESULTS.parent / "checks" / "fold_draws.py")
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_draws_of_the_folds_are_set_beside_the_paper(fold_draws):
+    cells = {"random-forest, average": [66.0, 68.0], "svm-rbf, final": [69.0, 60.0]}
+    assert fold_draws.describe({"data_set": "PTC_MR", "cells": cells}).splitlines()[2:] == [
+        "| random-forest, average | 67.5 | 67.0 ± 1.4 | 66.0 to 68.0 | 1 of 2 |",
+        "| svm-rbf, final | 62.8 | 64.5 ± 6.4 | 60.0 to 69.0 | 1 of 2 |",
+        "| the best of them | 67.5 | 68.5 ± 0.7 | 68.0 to 69.0 | 2 of 2 |",
+    ]
+
+
+@pytest.mark.parametrize("path", sorted(RESULTS.glob("draws-*.json")), ids=lambda path: path.stem)
+def test_the_tables_of_draws(path, fold_draws):
+    notes = (RESULTS / "tud-notes.md").read_text(encoding="utf-8")
+    table = fold_draws.describe(json.loads(path.read_text(encoding="utf-8")))
+    assert all(f"  {line}\n" in notes for line in table.splitlines())
+
+
+@pytest.mark.parametrize("path", sorted(RESULTS.glob("unweighted-*.json")), ids=lambda path: path.stem)
+def test_forests_without_balanced_classes(path):
+    best = json.loads(path.read_text(encoding="utf-8"))["best"]
+    with_them, without = (mean_and_deviation(np.array(best[kind])) for kind in ("balanced", "not balanced"))
+    notes = " ".join((RESULTS / "tud-notes.md").read_text(encoding="utf-8").split())
+    assert f"have {with_them} with them and {without} without, over {len(best['balanced'])} draws" in notes

@@ -46,17 +46,17 @@ def describe(result: dict[str, Any]) -> str:
     """Render the draws of every cell, and of the best of them, as a table in Markdown."""
     cells = result["cells"]
     papers = {name: _of_paper(result["data_set"], name) for name in cells}
-    best = "the best cell"
+    best = "the best of them"
     rows = {**cells, best: [max(draw) for draw in zip(*cells.values(), strict=True)]}
     papers[best] = max(papers.values())
     lines = [
-        "| cell | paper | mean ± deviation of the draws | lowest, highest | draws at or above the paper |",
+        "| cell | paper | mean ± deviation of the draws | lowest to highest | draws at or above the paper |",
         "|---|---|---|---|---|",
     ]
     for name, draws in rows.items():
         reached = sum(draw >= papers[name] for draw in draws)
         lines.append(
-            f"| {name} | {papers[name]:.1f} | {fmean(draws):.1f} ± {stdev(draws):.1f} | {min(draws):.1f}, {max(draws):.1f} | "
+            f"| {name} | {papers[name]:.1f} | {fmean(draws):.1f} ± {stdev(draws):.1f} | {min(draws):.1f} to {max(draws):.1f} | "
             f"{reached} of {len(draws)} |"
         )
     return "\n".join(lines)
