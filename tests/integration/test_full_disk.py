@@ -151,6 +151,7 @@ def test_a_small_file_system_is_filled_and_made_larger(
     # What could not be written is gone. The worker may have been killed at its next part, whose file the next run removes.
     unwritten = Path(line.removeprefix("wegl-dask: cannot write ").partition(": ")[0]).name
     assert f".tmp-{unwritten}-" not in hidden
+    assert len(hidden.split()) <= 1
     assert again == "0", done.stdout
     assert [*saved.rglob(unwritten)]
     assert not [*saved.rglob(".tmp-*")]
