@@ -52,14 +52,7 @@ def scheduler_client(table: ClusterTable) -> Iterator[Client]:
         warnings.simplefilter("ignore", VersionMismatchWarning)
         client = Client(address, timeout=CONNECT_SECONDS, security=certificates)
     try:
-        try:
-            _wait_for_a_worker(client, address)
-            _check_python(client, address)
-            if table.upload is not None:
-                upload_wheel(client, table.upload)
-            check_workers(client, address)
-        except OSError as error:
-            raise _unreachable(address, error) from error
+        _make_ready(client, address, table.upload)
 
         async def say_so() -> None:
             _log.warning(
@@ -71,6 +64,18 @@ def scheduler_client(table: ClusterTable) -> Iterator[Client]:
             yield client
     finally:
         close_client(client)
+
+
+def _make_ready(client: Client, address: str, wheel: str | None) -> None:
+    """Wait for a worker, and see to it that scheduler and workers run what this client does."""
+    try:
+        _wait_for_a_worker(client, address)
+        _check_python(client, address)
+        if wheel is not None:
+            upload_wheel(client, wheel)
+        check_workers(client, address)
+    except OSError as error:
+        raise _unreachable(address, error) from error
 
 
 def check_workers(client: Client, address: str) -> None:

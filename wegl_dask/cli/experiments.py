@@ -143,7 +143,6 @@ def sinkhorn(data: str, output: str, *, workers: int | None) -> None:
     from wegl_dask.reproduce.ledger import Ledger  # noqa: PLC0415
     from wegl_dask.reproduce.sinkhorn_results import write_results  # noqa: PLC0415
     from wegl_dask.run_rows import RunRows  # noqa: PLC0415
-    from wegl_dask.spec import ClusterTable  # noqa: PLC0415
     from wegl_dask.storage import RunFolder  # noqa: PLC0415
     from wegl_dask.training.results import data_fingerprint  # noqa: PLC0415
 
@@ -152,7 +151,7 @@ def sinkhorn(data: str, output: str, *, workers: int | None) -> None:
     with held(data, output) as folder:
         ledger = Ledger(folder)
         run = folder.location("run")
-        with open_client(ClusterTable(workers=workers, dashboard_address=None)) as client:
+        with open_client(cluster_of(workers)) as client:
             run_shipped(run_job, _molhiv_toml(), data, run, client)
         read = data_fingerprint(RunFolder(run))
         rows = RunRows.open(run)
@@ -189,7 +188,6 @@ def runtime(data: str, output: str, *, only: str | None, methods: str | None) ->
     from wegl_dask.reproduce.embedding import DataSet, require_data  # noqa: PLC0415
     from wegl_dask.reproduce.ledger import Ledger  # noqa: PLC0415
     from wegl_dask.reproduce.runtime_results import RESULTS, add_measured  # noqa: PLC0415
-    from wegl_dask.spec import ClusterTable  # noqa: PLC0415
 
     names = chosen("--only", only, job.DATA_SETS)
     chosen_methods = chosen("--methods", methods, list(job.METHODS))
@@ -203,7 +201,7 @@ def runtime(data: str, output: str, *, only: str | None, methods: str | None) ->
                 "or the data sets to be downloaded to it by --only"
             )
     with held(data, output, RESULTS) as folder:
-        with open_client(ClusterTable(workers=1, dashboard_address=None)) as client:
+        with open_client(cluster_of(1)) as client:
             jobs = shipped_jobs()
             sets = {
                 name: DataSet(

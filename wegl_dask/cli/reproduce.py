@@ -125,7 +125,7 @@ def tud(
     click.echo(f"wrote {folder.location('tud')}.md, tud.json and tud.png")
 
 
-def cluster_of(workers: int | None, address: str | None) -> "ClusterTable":
+def cluster_of(workers: int | None, address: str | None = None) -> "ClusterTable":
     """Describe where a command computes, by its options."""
     from wegl_dask.spec import ClusterTable  # noqa: PLC0415
 

@@ -12,9 +12,12 @@ import json
 import subprocess
 import sys
 from pathlib import Path
-from statistics import fmean, stdev
+from statistics import fmean
 from typing import Any
 
+import numpy as np
+
+from wegl_dask.reproduce.numbers import mean_and_deviation
 from wegl_dask.reproduce.tud import papers_number
 
 
@@ -56,8 +59,8 @@ def describe(result: dict[str, Any]) -> str:
     for name, draws in rows.items():
         reached = sum(draw >= papers[name] for draw in draws)
         lines.append(
-            f"| {name} | {papers[name]:.1f} | {fmean(draws):.1f} ± {stdev(draws):.1f} | {min(draws):.1f} to {max(draws):.1f} | "
-            f"{reached} of {len(draws)} |"
+            f"| {name} | {papers[name]:.1f} | {mean_and_deviation(np.array(draws))} | "
+            f"{min(draws):.1f} to {max(draws):.1f} | {reached} of {len(draws)} |"
         )
     return "\n".join(lines)
 

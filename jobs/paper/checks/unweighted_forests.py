@@ -10,12 +10,13 @@ that of `results/tud.md`, and none of the draws. For example::
 import argparse
 import json
 from pathlib import Path
-from statistics import fmean, stdev
 from typing import Any
 
+import numpy as np
 from dask.system import CPU_COUNT
 
 import wegl_dask
+from wegl_dask.reproduce.numbers import mean_and_deviation
 from wegl_dask.training.crossvalidation import cross_validate
 from wegl_dask.training.metrics import choose_metric
 from wegl_dask.training.problem import Problem
@@ -48,7 +49,7 @@ def main() -> None:
         if arguments.json is not None:
             arguments.json.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
     for kind, accuracies in result["best"].items():
-        print(f"{kind}: {fmean(accuracies):.1f} ± {stdev(accuracies):.1f}, at most {max(accuracies):.1f}")
+        print(f"{kind}: {mean_and_deviation(np.array(accuracies))}, at most {max(accuracies):.1f}")
 
 
 def _best(problem: Problem, forest: RandomForest, seed: int) -> float:
