@@ -329,7 +329,10 @@ def test_no_graphs_have_no_moments_and_no_points(mutag, fit_points):
     features = features_of(mutag.batch, ["labels"])
     model = fit_points(mutag.batch, features, "labels", virtual_node=True, components=3)
     nothing = mutag.batch.slice(0, 0)
-    assert model.nodes.moments(nothing, np.arange(7), scatter=True).count == 0
+    for scatter in (True, False):
+        moments = model.nodes.moments(nothing, np.arange(7), scatter=scatter)
+        assert moments.count == 0
+        assert not moments.deviations.any()
     points, offsets = model.evaluate(nothing)
     assert points.shape == (0, 3)
     assert offsets.tolist() == [0]

@@ -1,7 +1,7 @@
 """Moments of diffused features, some columns of which are evaluated at a time."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
@@ -79,14 +79,20 @@ class DiffusedColumns:
 
     def moments(self) -> Moments:
         """Take the moments of all columns, without their products."""
-        means, squares = [], []
-        for start, stop in self._steps(BLOCK_ENTRIES):
-            part = Moments.of(self.evaluate(start, stop), scatter=False)
+        n_nodes = self.features.shape[0]
+        if sparse.issparse(self.features):
+            own, places = self._own(slice(0, n_nodes))
+        else:
+            own, places = self, np.arange(self.repeats * self.features.shape[1])
+        # Where no feature occurs, all are 0.
+        means, squares = [np.empty((self.repeats, 0))], [np.empty((self.repeats, 0))]
+        for start, stop in own._steps(BLOCK_ENTRIES):
+            part = Moments.of(own.evaluate(start, stop), scatter=False)
             means.append(part.mean.reshape(self.repeats, -1))
             squares.append(part.deviations.reshape(self.repeats, -1))
         # Every step has some columns of each layer: put every layer's columns side by side.
         mean, deviations = (np.concatenate(parts, axis=1).ravel() for parts in (means, squares))
-        return Moments(self.features.shape[0], mean, deviations)
+        return Moments(n_nodes, self._among_all(mean, places), self._among_all(deviations, places))
 
     def products(self) -> tuple[FloatMatrix, Iterator[tuple[IntArray, IntArray, FloatMatrix]]]:
         """Take the mean of all columns, and the products of their deviations for two groups of columns at a time.
@@ -107,7 +113,11 @@ class DiffusedColumns:
         ]
         mean = np.empty(self.repeats * n_features)
         for step, own in zip(steps, columns, strict=True):
-            mean[own] = self.evaluate(*step).mean(axis=0)
+            values = self.evaluate(*step)
+            mean[own] = values.mean(axis=0)
+        if len(steps) == 1:
+            values -= mean
+            return mean, iter([(columns[0], columns[0], values.T @ values)])
 
         def centred(group: int) -> FloatMatrix:
             values = self.evaluate(*steps[group])
@@ -145,18 +155,29 @@ class DiffusedColumns:
         return bool(by_graph + of_calls < at_once)
 
     def _add_products_of_graph(self, total: MomentAccumulator, nodes: slice) -> None:
-        """Add the moments of one graph: a column that is 0 at all its nodes stays so when it is diffused."""
+        """Add the moments of one graph, over the columns that occur in it."""
+        graph, columns = self._own(nodes)
+        mean, products = graph.products()
+        in_all = ((columns[left], columns[right], values) for left, right, values in products)
+        total.add_products(nodes.stop - nodes.start, self._among_all(mean, columns), in_all)
+
+    def _own(self, nodes: slice) -> tuple["DiffusedColumns", IntArray]:
+        """Take the features that occur in some graphs: a column that is 0 at all their nodes stays so when diffused.
+
+        Returns
+        -------
+        columns : DiffusedColumns
+            Of those graphs and features.
+        places : int
+            Where these are among all columns, layer by layer.
+        """
         features = self.features[nodes]
         n_features = features.shape[1]
         own = np.unique(features.nonzero()[1])
-        graph = DiffusedColumns(self.operator[nodes, nodes], features[:, own], self.layers, self.pooling, self.device)
-        of_graph, products = graph.products()
-        columns = (np.arange(self.repeats)[:, None] * n_features + own).ravel()
-        mean = np.zeros(self.repeats * n_features)
-        mean[columns] = of_graph
+        columns = replace(self, operator=self.operator[nodes, nodes], features=features[:, own])
+        return columns, (np.arange(self.repeats)[:, None] * n_features + own).ravel()
 
-        def in_all_columns() -> Iterator[tuple[IntArray, IntArray, FloatMatrix]]:
-            for left, right, values in products:
-                yield columns[left], columns[right], values
-
-        total.add_products(nodes.stop - nodes.start, mean, in_all_columns())
+    def _among_all(self, values: FloatMatrix, places: IntArray) -> FloatMatrix:
+        result = np.zeros(self.repeats * self.features.shape[1])
+        result[places] = values
+        return result
