@@ -59,6 +59,8 @@ def append_spec(out: str, job_toml: str | None, overrides: Sequence[str] = ()) -
         given = {} if job_toml is None else tomllib.loads(job_toml)
     except tomllib.TOMLDecodeError as error:
         raise JobFileError(f"the job file, or {folder.location('job.toml')}, is not TOML: {error}") from error
+    if not isinstance(values.get("output"), dict):
+        raise JobFileError(f"{folder.location('job.toml')} has no table [output]: it is not as a run has left it")
     values |= {key: given[key] for key in APPENDED_TABLES if key in given}
     values["output"]["path"] = out
     spec = JobSpec.from_toml(tomli_w.dumps(values), overrides, where="the append's job")

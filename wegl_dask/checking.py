@@ -9,6 +9,7 @@ from wegl_dask.claims import examine
 from wegl_dask.errors import JobFileError, SourceError
 from wegl_dask.features import default_features
 from wegl_dask.folders import Folder
+from wegl_dask.given_model import GivenModel
 from wegl_dask.ingest import check_plan, refuse_output_among_input, shard_size
 from wegl_dask.kernels import kernels
 from wegl_dask.molecules import require_rdkit
@@ -40,7 +41,7 @@ class Finding:
     plan : SourcePlan or None
         How the source is cut; None where it is too large to be read through here.
     node_features, edge_features : str
-        What the job takes; "" where that depends on a source that was not read through.
+        What the job takes, or that the model says so; "" where that depends on a source that was not read through.
     folder : str
         Where the output goes.
     folder_state : str
@@ -68,15 +69,16 @@ def check_job(spec: JobSpec) -> Finding:
     ------
     WeglError
         If the run would be refused: a file cannot be read, a column or a feature is not there, a package is missing,
-        the output folder holds something else.
+        the model cannot be used, the output folder holds something else.
     """
+    spec, given = GivenModel.of(spec)
     refuse_output_among_input(spec)
     source = open_source(spec.source, spec.task)
     if spec.source.kind in {"smiles", "sdf"}:
         require_rdkit()
     pieces, nodes = source.pieces(), source.estimated_nodes()
     if nodes <= SCANNED_NODES:
-        plan = _scan(spec, source, pieces, nodes)
+        plan = _scan(spec, source, pieces, nodes, given)
         node_features = ", ".join(spec.nodes.features or default_features(plan.schema))
         edge_features: str = spec.edges.features or ("labels" if plan.schema.edge_category_counts else "none")
         opened = len(pieces)
@@ -84,6 +86,8 @@ def check_job(spec: JobSpec) -> Finding:
         plan = None
         opened = _open(source, spec, pieces)
         node_features, edge_features = ", ".join(spec.nodes.features or ()), spec.edges.features or ""
+    if given is not None:
+        node_features = edge_features = f"those of the model in {spec.model.path}"
     if spec.cluster.kind == "local":
         # The workers will be on this machine: what they lack is missing here.
         kernels(spec.cluster.device)
@@ -93,11 +97,13 @@ def check_job(spec: JobSpec) -> Finding:
     return Finding(pieces, nodes, opened, plan, node_features, edge_features, folder, folder_state)
 
 
-def _scan(spec: JobSpec, source: Source, pieces: Sequence[str], nodes: int) -> SourcePlan:
+def _scan(spec: JobSpec, source: Source, pieces: Sequence[str], nodes: int, given: GivenModel | None) -> SourcePlan:
     nodes_per_shard = spec.source.nodes_per_shard or shard_size(nodes)
     plan = source.plan([source.scan(piece, nodes_per_shard) for piece in pieces])
     if not plan.units:
         raise SourceError(f"the source holds no graphs: {', '.join(pieces[:3])}")
+    if given is not None:
+        return plan.numbered_as(given.schema, given.origin.numbering)
     check_plan(spec, plan)
     return plan
 

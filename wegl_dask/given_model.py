@@ -48,6 +48,20 @@ class GivenModel:
         model, origin = Model.from_files(description, arrays), Origin.from_description(description)
         return cls({key: value for key, value in description.items() if key != "arrays"}, arrays, model, origin)
 
+    @classmethod
+    def of(cls, spec: JobSpec) -> "tuple[JobSpec, GivenModel | None]":
+        """Read the model that a job names, and fill in what the job leaves to it; a job may name none.
+
+        Raises
+        ------
+        WeglError
+            See `read`; or the job is of another model.
+        """
+        if spec.model.path is None:
+            return spec, None
+        given = cls.read(spec.model.path)
+        return given.completed(spec), given
+
     @property
     def schema(self) -> GraphSchema:
         """Of the graphs that it embeds."""

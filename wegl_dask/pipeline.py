@@ -108,9 +108,7 @@ def run_job(
         If anything stops the job; what was finished stays valid.
     """
     require_device(client, spec.cluster.device)
-    given = None if spec.model.path is None else GivenModel.read(spec.model.path)
-    if given is not None:
-        spec = given.completed(spec)
+    spec, given = GivenModel.of(spec)
     with _claimed(spec, client, overwrite=overwrite, progress=progress) as run:
         return _run_fit(run) if given is None else _run_with(run, given)
 
@@ -151,8 +149,10 @@ def ingest_job(
     progress: Callable[[str, int], Progress] = Progress,
 ) -> RunSummary:
     """Run the stages up to the graph shards; parameters and errors as of `run_job`."""
+    spec, given = GivenModel.of(spec)
     with _claimed(spec, client, overwrite=overwrite, progress=progress) as run:
-        census = ingest(run, plan_source(run))
+        used = None if given is None else given.model.points.nodes.used
+        census = ingest(run, plan_source(run, given), used=used)
         return summarize(run, census, notes=())
 
 

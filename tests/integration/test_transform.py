@@ -275,6 +275,46 @@ def test_the_command_transforms_with_the_source_of_a_job_file(
     assert "diffusion is the model's where model.path is set" in done.err
 
 
+def test_check_and_ingest_take_the_model_of_a_job_as_the_run_does(
+    command, job_file, run, molecules_job, same_bytes, tmp_path
+):
+    job = {**molecules_job(), "edges": {"direction": "directed"}}
+    run(job)
+    path = job_file(with_model(job, tmp_path / "out", tmp_path / "new"))
+    done = command("check", path)
+    assert f"node features: those of the model in {tmp_path / 'out'}" in done.out
+    assert f"output: {tmp_path / 'new'}: a new folder" in done.out
+    done = command("ingest", path)
+    assert done.code == 0, done.err
+    assert same_bytes(tmp_path / "out", tmp_path / "new", ("graphs",))
+    assert "a run of this job that has not finished" in command("check", path).out
+    made = (tmp_path / "new" / "graphs" / "part-00000.parquet").stat().st_mtime_ns
+    done = command("run", path)
+    assert done.code == 0, done.err
+    assert (tmp_path / "new" / "graphs" / "part-00000.parquet").stat().st_mtime_ns == made
+    assert same_bytes(tmp_path / "out", tmp_path / "new")
+    assert "a finished run of this job" in command("check", path).out
+    path = job_file(with_model(job, tmp_path / "nowhere", tmp_path / "newer"))
+    for name in ("check", "ingest", "run"):
+        done = command(name, path)
+        assert done.code != 0
+        assert f"{tmp_path / 'nowhere'}" in done.err
+
+
+def test_check_refuses_graphs_that_are_not_those_of_the_model(
+    command, job_file, run, molecules_job, mutag_job, tmp_path
+):
+    run(molecules_job())
+    job = with_model(mutag_job(), tmp_path / "out", tmp_path / "new")
+    assert "the model was fitted to graphs with 9 categories" in command("check", job_file(job)).err
+
+
+def test_an_append_to_a_folder_whose_job_names_no_output_is_refused(tmp_path):
+    (tmp_path / "job.toml").write_text('name = "somebody else\'s"\n')
+    with pytest.raises(JobFileError, match=r"job\.toml has no table \[output\]"):
+        append_spec(str(tmp_path), None, ())
+
+
 # --- The estimator beside the job ---
 
 
