@@ -213,10 +213,15 @@ def test_temporary_files_of_killed_processes_are_cleaned(tmp_path):
     for name in (".tmp-job.toml-1", "data/.tmp-part-00001.parquet-2", "records/.tmp-embed-00001.json-3"):
         (tmp_path / name).write_bytes(b"half")
     (tmp_path / "data" / ".hidden").write_bytes(b"somebody's")
+    folder.write("train/ridge/.tmp-model.skops-4", b"half")
     folder.clean_temporary()
     assert sorted(folder.listing("data")) == [".hidden", "part-00000.parquet"]
     assert list(folder.listing("records")) == ["embed-00000.json"]
     assert ".tmp-job.toml-1" not in folder.listing()
+    # A training may be writing it, which holds a lock of its own.
+    assert list(folder.listing("train/ridge")) == [".tmp-model.skops-4"]
+    folder.clean_temporary("train/ridge")
+    assert not folder.listing("train/ridge")
 
 
 def test_success_is_marked_and_unmarked(run_folder):

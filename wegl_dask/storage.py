@@ -52,6 +52,7 @@ from wegl_dask.records import (
     json_bytes,
     record_path,
 )
+from wegl_dask.training.names import TRAIN_FOLDER
 from wegl_dask.version import NUMERICS_VERSION
 
 MANIFEST_NAME = "manifest.json"
@@ -81,11 +82,18 @@ class RunFolder(Folder):
         """Make the folder this job's; see `wegl_dask.claims.claim`. The lock must be held."""
         return claim(self, job_toml, overwrite=overwrite)
 
-    def clean_temporary(self) -> None:
-        """Remove the beginnings of files that killed processes left. The lock must be held."""
+    def clean_temporary(self, *subfolders: str) -> None:
+        """Remove the beginnings of files that killed processes left in some subfolders. Their lock must be held.
+
+        Parameters
+        ----------
+        *subfolders : str
+            By default those that the run's own lock is for. Every model that is trained has one of its own.
+        """
+        under_lock = ("", *(each for each in OWN_NAMES if not each.startswith(TRAIN_FOLDER)))
         leftovers = [
             f"{subfolder}/{name}".lstrip("/")
-            for subfolder in ("", *OWN_NAMES)
+            for subfolder in subfolders or under_lock
             for name in self.listing(subfolder)
             if name.startswith(TEMPORARY_PREFIX)
         ]

@@ -5,6 +5,7 @@ import os
 import re
 import signal
 import zipfile
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -183,6 +184,22 @@ def test_what_was_trained_on_a_run_that_is_cleared_meanwhile_is_not_written(make
     with pytest.raises(WeglError, match=r"train/ridge/\.lock was removed"):
         trained(folder, "ridge", folds=2)
     assert not folder.listing("train")
+
+
+def test_a_run_that_ends_meanwhile_does_not_take_files_from_a_training(make_problem, write_problem, monkeypatch):
+    folder = write_problem(make_problem("regression"))
+    folder.write("train/ridge/.tmp-model.skops-1", b"left by a training that was killed")
+    beside = folders._beside
+
+    @contextmanager
+    def cleaning(path, content, **options):
+        with beside(path, content, **options) as written:
+            RunFolder(folder.url).clean_temporary()
+            yield written
+
+    monkeypatch.setattr(folders, "_beside", cleaning)
+    trained(folder, "ridge", folds=2)
+    assert sorted(folder.listing("train/ridge")) == ["metrics.json", "model.skops", "predictions.parquet"]
 
 
 def test_a_folder_that_cannot_be_written_in_is_found_before_the_fits(make_problem, write_problem, monkeypatch):

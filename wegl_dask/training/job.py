@@ -67,6 +67,7 @@ def train(run: RunFolder, table: TrainTable, cluster: ClusterTable, *, seed: int
         lock = after.enter_context(locked(Folder(run.location(folder), run.storage_options)))
         unlocked.callback(run.remove_if_empty, TRAIN_FOLDER)
         unlocked.callback(run.remove_if_empty, folder)
+        run.clean_temporary(folder)
         with open_workers(cluster) as workers:
             if protocol == "split":
                 outcome = evaluate_split(problem, learner, metric, workers, seeds=seeds)
