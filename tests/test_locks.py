@@ -1,10 +1,12 @@
 import errno
+import fcntl
 import json
 import os
 import signal
 import socket
 import subprocess
 import sys
+import threading
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -12,6 +14,7 @@ import pytest
 from wegl_dask import locks
 from wegl_dask.errors import WeglError
 from wegl_dask.folders import Folder
+from wegl_dask.locks import ASKED_FOR, is_held, locked
 from wegl_dask.storage import RunFolder
 
 HOLDER = """
@@ -72,6 +75,19 @@ def test_a_second_run_is_told_who_holds_the_lock(shared_folder, holder):
         pass
     assert f"process {holder.pid} on {socket.gethostname()}, since 2" in str(caught.value)
     assert shared_folder.location() in str(caught.value)
+
+
+def test_who_asks_whether_a_folder_is_locked_does_not_stop_a_run(tmp_path):
+    folder = Folder(str(tmp_path))
+    assert not is_held(folder)
+    folder.write(".lock", b"left by a run that was killed")
+    assert not is_held(folder)
+    asking = (tmp_path / ".lock").open()
+    fcntl.flock(asking, fcntl.LOCK_SH)
+    threading.Timer(ASKED_FOR / 5, asking.close).start()
+    with locked(folder):
+        assert is_held(folder)
+    assert not is_held(folder)
 
 
 def test_the_lock_of_a_killed_run_is_no_dead_end(shared_folder, holder, monkeypatch):

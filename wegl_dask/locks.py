@@ -33,8 +33,15 @@ RENEWED_EVERY = 10.0
 DEAD_AFTER = 60.0
 """Seconds without renewal after which such a lock belongs to a run that died."""
 
+ASKED_FOR = 0.1
+"""Seconds for which a lock of a file may be held by a process that only asks whether it is held."""
+
 SETTLING = 1.0
 """Seconds between writing such a lock and looking whether it is still the own one."""
+
+
+_NO_LOCKS = (errno.ENOSYS, errno.ENOTSUP, errno.ENOLCK)
+"""What a file system says that has no `flock`."""
 
 
 class Lock(Protocol):
@@ -62,6 +69,31 @@ def locked(folder: Folder) -> Iterator[Lock]:
         lock.release()
 
 
+def is_held(folder: Folder) -> bool:
+    """Whether a run holds the lock of a folder; one that was killed leaves its file behind.
+
+    On a disk the file is locked as long as the run lives, on whichever host; where the file system cannot say, and on an
+    object store, its holder renews it.
+    """
+    if folder.is_local:
+        try:
+            descriptor = os.open(Path(folder.url, LOCK_NAME), os.O_RDONLY)
+        except FileNotFoundError:
+            return False
+        with open(descriptor, "rb"):  # noqa: PTH123 - it is a descriptor
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return True
+            except OSError as error:
+                if error.errno not in _NO_LOCKS:
+                    raise WeglError(f"cannot lock {folder.location(LOCK_NAME)}: {error.strerror}") from error
+            else:
+                return False
+    renewed = folder.modified(LOCK_NAME)
+    return renewed is None or (datetime.now(UTC) - renewed).total_seconds() < DEAD_AFTER
+
+
 class _FileLock:
     """A lock by `flock`, held as long as the file descriptor is open."""
 
@@ -84,6 +116,7 @@ class _FileLock:
 def _file_lock(folder: Folder) -> _FileLock | None:
     """Take the lock by `flock`; None where the file system has no such thing."""
     path = Path(folder.url, LOCK_NAME)
+    is_first_try = True
     while True:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -97,9 +130,13 @@ def _file_lock(folder: Folder) -> _FileLock | None:
         except OSError as error:
             with open(descriptor, "rb") as file:  # noqa: PTH123 - it is a descriptor
                 holder = file.read()
+            if isinstance(error, BlockingIOError) and is_first_try:
+                is_first_try = False
+                time.sleep(ASKED_FOR)
+                continue
             if isinstance(error, BlockingIOError):
                 raise _refusal(folder, holder) from error
-            if error.errno in (errno.ENOSYS, errno.ENOTSUP, errno.ENOLCK):
+            if error.errno in _NO_LOCKS:
                 return None
             raise WeglError(f"cannot lock {path}: {error.strerror}") from error
         if _is_at(descriptor, path):

@@ -1,16 +1,14 @@
 """How far a run is, from what it has left in its folder: it may be running, killed or finished."""
 
 import json
-import os
-import socket
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from pathlib import PurePosixPath
 from typing import Any, Literal
 
-from wegl_dask.locks import DEAD_AFTER, LOCK_NAME
+from wegl_dask.locks import LOCK_NAME, is_held
 from wegl_dask.records import RECORD_FOLDER, PartRecord
 from wegl_dask.sources.base import SourcePlan
 from wegl_dask.storage import RunFolder
@@ -205,14 +203,13 @@ def _timed(folder: RunFolder, stage: StageStatus, records: Sequence[PartRecord],
 def _state(folder: RunFolder) -> tuple[State, str, datetime | None]:
     """Find the state, who holds the folder, and since when."""
     lock = folder.read_if_there(LOCK_NAME)
-    if lock is not None:
+    if lock is not None and is_held(folder):
         try:
             found = json.loads(lock)
             host, process, since = str(found["host"]), int(found["pid"]), found["since"]
         except (ValueError, KeyError, TypeError):
             return "running", "a process that its lock does not name", None
-        if _may_be_alive(folder, host, process):
-            return "running", f"process {process} on {host}, since {since}", _moment(since)
+        return "running", f"process {process} on {host}, since {since}", _moment(since)
     return ("finished" if folder.has_succeeded() else "stopped"), "", None
 
 
@@ -222,19 +219,3 @@ def _moment(text: object) -> datetime | None:
     except ValueError:
         return None
     return moment if moment.tzinfo is not None else None
-
-
-def _may_be_alive(folder: RunFolder, host: str, process: int) -> bool:
-    """Whether the run that left a lock may still be there; one that was killed leaves its lock behind."""
-    if not folder.is_local:
-        renewed = folder.modified(LOCK_NAME)
-        return renewed is None or (datetime.now(UTC) - renewed).total_seconds() < DEAD_AFTER
-    if host != socket.gethostname():
-        return True
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
