@@ -483,7 +483,20 @@ def test_a_shortage_is_one_line(error, what, call, job, monkeypatch):
 
     monkeypatch.setattr(planning, "forecast", fail)
     assert f"the system gives this command no more {what}: see what `ulimit -a` says" in error_of(call("plan", job), 1)
-    assert call("--debug", "plan", job).exception is error
+    done = call("--debug", "plan", job)
+    assert done.exit_code == 1
+    assert "Traceback" in done.stderr
+    assert type(error).__name__ in done.stderr
+    assert done.stderr.splitlines()[-1].startswith("wegl-dask: the system gives this command no more")
+
+
+def test_debug_adds_the_traceback_and_leaves_the_exit_code(call, job):
+    for arguments, code in ((("check", "missing.toml"), 2), (("status", "nowhere"), 1), (("check", job, "--no"), 2)):
+        plain, with_traceback = call(*arguments), call("--debug", *arguments)
+        assert plain.exit_code == with_traceback.exit_code == code
+        assert with_traceback.stderr.endswith(plain.stderr)
+        assert "Traceback" not in plain.stderr
+    assert "Traceback" in call("--debug", "status", "nowhere").stderr
 
 
 def test_an_error_that_is_nobodys_fault_but_ours_is_a_traceback(call, job, monkeypatch):

@@ -55,11 +55,9 @@ class _Group(click.Group):
             with _usage_errors_on_one_line():
                 return super().invoke(ctx)
         except WeglError as error:
-            if ctx.params["debug"]:
-                raise
             _report(ctx, str(error), error.exit_code, table=error.table)
         except (MemoryError, RuntimeError) as error:
-            if ctx.params["debug"] or not (isinstance(error, MemoryError) or NO_THREAD in str(error)):
+            if not (isinstance(error, MemoryError) or NO_THREAD in str(error)):
                 raise
             what = "memory" if isinstance(error, MemoryError) else "threads or processes"
             _report(ctx, f"the system gives this command no more {what}: see what `ulimit -a` says. {RUN_AGAIN}", 1)
@@ -69,13 +67,15 @@ class _Group(click.Group):
 
 
 def _report(ctx: click.Context, message: str, exit_code: int, *, table: str = "", before: str = "") -> NoReturn:
-    """End the command with a line on standard error, and a table where there is one."""
+    """End the command with a line on standard error, and a table where there is one; with --debug, after a traceback."""
     # Where nobody can be told, the exit code tells.
+    where = {"traceback": traceback.format_exc()} if ctx.params["debug"] else {}
     with suppress(OSError):
         if ctx.meta.get(LOG_JSON, False):
             with json_lines(sys.stderr):
-                log_event("failed", f"{message}\n{table}".rstrip(), level=logging.ERROR, exit_code=exit_code)
+                log_event("failed", f"{message}\n{table}".rstrip(), level=logging.ERROR, exit_code=exit_code, **where)
         else:
+            click.echo("".join(where.values()), err=True, nl=False)
             # What is quoted of the input or of a library may have line ends in it.
             click.echo(f"{before}wegl-dask: {' '.join(message.splitlines())}", err=True)
             if table:
