@@ -149,7 +149,7 @@ def test_the_index_finds_nearly_all_neighbours_and_their_distances():
     assert recall > 0.98
     assert not (rows == own[:, None]).any()
     expected = np.sqrt(((vectors[:, None].astype(np.float64) - vectors[rows]) ** 2).sum(axis=2))
-    np.testing.assert_allclose(distances, expected, rtol=1e-5)
+    np.testing.assert_allclose(distances, expected, rtol=1e-14)
     assert (np.diff(distances, axis=1) >= 0).all()
 
 

@@ -109,7 +109,7 @@ def close_pairs(vectors: FloatArray, threshold: float) -> Iterator[tuple[IntArra
     # A power would be an error where the product is infinite.
     limit = threshold * threshold
     # The places are rounded, in proportion to the lengths of the vectors.
-    reach = threshold * (1 + 1e-9) + 1e-12 * np.sqrt(vectors.shape[1]) * np.abs(vectors).max(initial=0.0)
+    reach = threshold * (1 + 1e-9) + 1e-12 * np.sqrt(vectors.shape[1]) * _largest_entry(vectors)
     for start in range(0, len(order), QUERY_ROWS):
         some = order[start : start + QUERY_ROWS]
         one = vectors[some].astype(np.float32, copy=False)
@@ -164,13 +164,15 @@ def index_search(
     index = _empty_index(faiss, sample, n_lists)
     for _, block in blocks():
         index.add(np.ascontiguousarray(block, dtype=np.float32))
+    index.make_direct_map()
     rows = np.full((len(queries), k), -1, dtype=np.int64)
     distances = np.full((len(queries), k), np.inf)
     for at in range(0, len(queries), QUERY_ROWS):
         chunk = slice(at, at + QUERY_ROWS)
+        some = np.ascontiguousarray(queries[chunk], dtype=np.float32)
         # One more than is asked for, since a query among the vectors finds itself.
-        squared, found = index.search(np.ascontiguousarray(queries[chunk], dtype=np.float32), k + 1)
-        squared = np.where(found < 0, np.inf, squared.astype(np.float64))
+        _, found = index.search(some, k + 1)
+        squared = _distances_to_found(index, some, found)
         if own is not None:
             squared[found == own[chunk][:, None]] = np.inf
             found[found == own[chunk][:, None]] = -1
@@ -178,6 +180,18 @@ def index_search(
         rows[chunk] = np.take_along_axis(found, order, axis=1)
         distances[chunk] = np.sqrt(np.take_along_axis(squared, order, axis=1))
     return rows, distances
+
+
+def _distances_to_found(index: Any, queries: FloatArray, found: IntArray) -> FloatMatrix:
+    """Compute the squared distances of the queries to what was found, in float64; infinite where nothing was."""
+    squared = np.full(found.shape, np.inf)
+    query, rank = np.nonzero(found >= 0)
+    step = max(1, EXACT_ENTRIES // queries.shape[1])
+    for start in range(0, len(query), step):
+        i, j = query[start : start + step], rank[start : start + step]
+        vectors = index.reconstruct_batch(found[i, j])
+        squared[i, j] = _squared_distances(queries, vectors, i, np.arange(len(i)))
+    return squared
 
 
 def _empty_index(faiss: Any, sample: FloatArray, n_lists: int) -> Any:
@@ -222,6 +236,11 @@ def _approximate(one: FloatArray, two: FloatArray) -> tuple[FloatArray, FloatMat
     rounding = (one.shape[1] + 8) * float(np.finfo(np.float32).eps) / 2
     error = rounding * (np.sqrt(norms_one) + np.sqrt(norms_two.max(initial=0.0))) ** 2
     return squared, np.asarray(error, dtype=np.float64)
+
+
+def _largest_entry(vectors: FloatArray) -> float:
+    """Find the largest entry but for its sign, without an array of the size of all."""
+    return max(float(vectors.max(initial=0.0)), -float(vectors.min(initial=0.0)))
 
 
 def _squared_norms(vectors: FloatArray) -> FloatMatrix:
