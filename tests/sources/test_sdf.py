@@ -200,7 +200,6 @@ def test_the_cuts_do_not_change_rows_or_graphs(read, assert_same_batch):
             r"^a\.sdf has no column 'y', which source\.targets names; it has _Name, a$",
         ),
         (record("C", a=1), {"id_column": "y"}, r"has no column 'y', which source\.id_column names"),
-        (record("C", a=1), {"targets": ["a", "a"]}, r"^source\.targets names 'a' twice"),
         (record("C", a=1).encode("utf-16"), {}, r"^a\.sdf is UTF-16 text"),
     ],
 )

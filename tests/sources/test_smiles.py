@@ -234,13 +234,6 @@ def test_an_impossible_delimiter_is_one_error(delimiter):
         ("a.xlsx", b"PK", {}, r"^a\.xlsx ends in '\.xlsx'; SMILES are read from \.csv, \.tsv, \.smi"),
         ("a.parquet", b"", {}, r"^a\.parquet cannot be read as Parquet"),
         ("a.parquet", b"PAR1 no footer", {}, r"^a\.parquet cannot be read as Parquet"),
-        ("a.csv", b"smiles\nC\n", {"targets": ["y", "y"]}, r"^source\.targets names 'y' twice"),
-        (
-            "a.csv",
-            b"smiles\nC\n",
-            {"extra_columns": ["label"]},
-            r"^source\.extra_columns names 'label', and the output",
-        ),
     ],
 )
 def test_an_input_that_cannot_be_used_is_one_clear_error(name, content, keys, message):

@@ -23,21 +23,6 @@ Row = tuple[int, Values | str]
 Featurizer = Callable[[Sequence[str]], tuple[GraphBatch, dict[int, str]]]
 """From the texts of molecules to the graphs, and by the index of the text the reasons for those that are none."""
 
-_OUTPUT_COLUMNS = frozenset(
-    {
-        "graph_id",
-        "source_file",
-        "source_row",
-        "label",
-        "split",
-        "num_nodes",
-        "transport_cost",
-        "solver",
-        "regularization",
-        "embedding",
-    }
-)
-
 
 @dataclass(frozen=True)
 class Roles:
@@ -58,23 +43,7 @@ class Roles:
 
     @classmethod
     def of_table(cls, table: MoleculeTable, molecule: str) -> "Roles":
-        """Take the roles from the job file.
-
-        Raises
-        ------
-        SourceError
-            If a name is given twice for the same role, or an extra column would come out under a name that is taken.
-        """
-        for key, names in (("targets", table.targets), ("extra_columns", table.extra_columns)):
-            twice = [name for i, name in enumerate(names) if name in names[:i]]
-            if twice:
-                raise SourceError(f"source.{key} names {twice[0]!r} twice; name it once")
-        taken = _OUTPUT_COLUMNS.intersection(table.extra_columns)
-        if taken:
-            raise SourceError(
-                f"source.extra_columns names {min(taken)!r}, and the output has a column of that name; "
-                "rename it in the input or leave it out"
-            )
+        """Take the roles from the job file, whose names were checked when it was read."""
         return cls(molecule, table.id_column, table.split_column, tuple(table.targets), tuple(table.extra_columns))
 
     @property
