@@ -307,6 +307,12 @@ def test_the_mean_of_very_many_vectors_of_low_precision_is_computed_in_double(dt
     np.testing.assert_allclose(mean(phi, np.zeros((1, 2)), weights), [[float(phi[0, 0])] * 2], rtol=1e-12)
 
 
+def test_no_graphs_have_no_mean():
+    for weights in (None, np.empty(0)):
+        with pytest.raises(ValueError, match="no graphs to take the mean of"):
+            mean(np.empty((0, 6)), np.ones((3, 2)), weights)
+
+
 def test_the_weights_of_a_mean_are_as_many_as_the_vectors():
     with pytest.raises(ValueError, match=r"there are 3 graphs, and the weights have the shape \(4,\)"):
         mean(np.zeros((3, 2)), np.zeros((1, 2)), np.ones(4))

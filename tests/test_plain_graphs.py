@@ -57,6 +57,7 @@ def test_the_number_of_nodes_may_be_all_there_is():
         ((PATH, {"x": [1.0] * 3, "z": [1, 2]}, {}), "z has 2 rows; the graph has 3 nodes"),
         ((PATH, {"x": [1.0] * 3}, {"bond": [1] * 3}), "bond has 3 rows; the graph has 2 edges"),
         ((PATH, {"x": [1.0] * 3}, {}, 4), "x has 3 rows; the graph has 4 nodes"),
+        ((PATH, {}, {}, -1), "the number of nodes is -1"),
         ((PATH, {"x": [0, LARGEST + 1, 1]}, {}), "x has the category 2147483648; categories are below 2147483648"),
         ((PATH, {"x": np.array([0, 2**64 - 1, 1], dtype=np.uint64)}, {}), "x has the category 18446744073709551615"),
     ],

@@ -9,7 +9,8 @@ import pytest
 from wegl_dask import embeddings
 from wegl_dask.embeddings import EmbeddingFormat, EmbeddingRows
 from wegl_dask.errors import WeglError
-from wegl_dask.reading import read_embeddings
+from wegl_dask.folders import Folder
+from wegl_dask.reading import find_parts, read_embeddings
 from wegl_dask.run_rows import RunRows
 from wegl_dask.sources.base import LabelSchema
 from wegl_dask.storage import RunFolder
@@ -244,3 +245,9 @@ def test_other_files_beside_the_parts_are_left_alone(tmp_path):
     (tmp_path / "data" / "notes.txt").write_text("dear")
     (tmp_path / "data" / ".tmp-part-00001.parquet-3").write_text("half")
     assert read_embeddings(str(tmp_path)).X.shape == (1, 6)
+
+
+def test_a_folder_at_the_root_is_not_part_of_a_run_in_the_working_directory(tmp_path, monkeypatch):
+    (tmp_path / "job.toml").write_text("")
+    monkeypatch.chdir(tmp_path)
+    assert find_parts(Folder("/no-such-folder"))[1] is None

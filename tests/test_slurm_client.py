@@ -1,6 +1,7 @@
 import asyncio
 import itertools
 import subprocess
+import threading
 from types import SimpleNamespace
 
 import pytest
@@ -133,3 +134,21 @@ def test_jobs_that_were_submitted_while_slurm_was_asked_are_not_taken_for_ended(
     assert scaled == [3]
     assert asyncio.run(slurm_client._replace_ended(cluster, {"12", "13"}, None, 3)) == 0
     assert len(cluster.workers) == 2
+
+
+def test_after_an_answer_that_failed_jobs_that_end_are_still_replaced(monkeypatch):
+    monkeypatch.setattr(slurm_client, "KEEP_SECONDS", 0.001)
+    monkeypatch.setattr(slurm_client, "_queued_jobs", dict)
+    answers = itertools.chain([TimeoutError("late"), RuntimeError("closing")], itertools.repeat(0))
+    asked = threading.Semaphore(0)
+
+    def sync(*_):
+        asked.release()
+        answer = next(answers)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    cluster = SimpleNamespace(workers={}, sync=sync, scheduler_info={"workers": {}})
+    with slurm_client._kept(cluster, 2):
+        assert all(asked.acquire(timeout=5) for _ in range(4))

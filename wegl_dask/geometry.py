@@ -89,6 +89,8 @@ def mean(phi: FloatArray, reference: FloatMatrix, weights: FloatArray | None = N
     >>> mean(phi, reference).round(6).ravel()
     array([1., 2.])
     """
+    if not len(phi):
+        raise ValueError("there are no graphs to take the mean of")
     if weights is None:
         return inverse(phi.mean(axis=0, dtype=np.float64), reference)
     if weights.shape != phi.shape[:1]:

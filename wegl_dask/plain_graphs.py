@@ -103,7 +103,8 @@ def plain_graph(
     Raises
     ------
     UnusableGraphError
-        If an array has the wrong shape or type, a category is 2**31 or more, or the number of nodes is not known.
+        If an array has the wrong shape or type, a category is 2**31 or more, or the number of nodes is not known or
+        below 0.
     """
     ends = _as_array("edge_index", edge_index)
     if ends.ndim != 2 or len(ends) != 2:
@@ -117,6 +118,8 @@ def plain_graph(
         if not nodes:
             raise UnusableGraphError("x is missing, and num_nodes does not say how many nodes the graph has")
         n_nodes = len(next(iter(nodes.values())))
+    if n_nodes < 0:
+        raise UnusableGraphError(f"the number of nodes is {n_nodes}")
     node_categories, node_attributes = _split_kinds(nodes, n_nodes, "nodes")
     edge_categories, edge_attributes = _split_kinds(edges, ends.shape[1], "edges")
     return PlainGraph(

@@ -295,7 +295,11 @@ def _kept(cluster: Any, n_jobs: int) -> Iterator[None]:
         while not stopped.wait(pause):
             # Those that are submitted while Slurm is asked are not among its answers.
             known = {job.job_id for job in list(cluster.workers.values())}
-            replaced = cluster.sync(_replace_ended, cluster, known, _queued_jobs(), n_jobs)
+            try:
+                replaced = cluster.sync(_replace_ended, cluster, known, _queued_jobs(), n_jobs)
+            except (OSError, RuntimeError) as error:
+                _log.warning("jobs of Slurm that have ended are not replaced, which is tried again: %r", error)
+                continue
             # Where nothing that is submitted lives, it is not submitted all the time.
             hopeless = replaced and not cluster.scheduler_info["workers"]
             pause = min(2 * pause, LONGEST_KEEP_SECONDS) if hopeless else KEEP_SECONDS
