@@ -2,7 +2,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from sklearn.ensemble import RandomForestClassifier
+from sklearn.ensemble import RandomForestClassifier, RandomForestRegressor
 from sklearn.linear_model import Ridge
 from sklearn.model_selection import ParameterGrid
 from sklearn.pipeline import make_pipeline
@@ -97,6 +97,16 @@ def test_a_gram_matrix_is_summed_over_blocks_of_columns(monkeypatch):
     X = np.random.default_rng(0).normal(size=(7, 23)).astype(np.float32)
     monkeypatch.setattr(svm, "_BLOCK_ENTRIES", 7 * 5)
     np.testing.assert_allclose(svm.gram_matrix(X), X.astype(np.float64) @ X.T.astype(np.float64), rtol=1e-13)
+
+
+def test_forests_of_targets_look_at_a_square_root_of_the_columns(make_problem):
+    problem = make_problem("regression")
+    candidate = {"n_estimators": 12, "min_samples_leaf": 2, "min_samples_split": 5}
+    expected = RandomForestRegressor(12, min_samples_leaf=2, min_samples_split=5, max_features="sqrt", random_state=3)
+    y = problem.Y[TRAIN, 0]
+    expected.fit(problem.X[TRAIN], (y - y.mean()) / y.std())
+    scores = fitted(learner_of("random-forest", problem), problem, candidate, seed=3)
+    np.testing.assert_allclose((scores[:, 0] - y.mean()) / y.std(), expected.predict(problem.X[EVALUATE]), atol=1e-9)
 
 
 def test_the_grid_of_the_forest_is_the_papers_in_seven_fits(make_problem):
@@ -208,7 +218,8 @@ def test_targets_far_from_zero_or_very_small_keep_their_digits(name, make_proble
         for scores in found:
             plain = (scores[:, 0] - origin) / scale
             expected = plain if expected is None else expected
-            np.testing.assert_allclose(plain, expected, rtol=0, atol=0.05)
+            # Of two splits of a forest that are equally good, the last digits choose.
+            np.testing.assert_allclose(plain, expected, rtol=0, atol=0.15 if name == "random-forest" else 0.05)
 
 
 def test_ridge_is_that_of_scikit_learn_in_double_precision(make_problem):
