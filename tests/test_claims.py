@@ -40,14 +40,36 @@ def test_the_same_job_goes_on(run_folder):
     assert run_folder.claim(JOB).resumed
 
 
+def plan(run_folder):
+    with run_folder.recording("plan", 0, "input"):
+        pass
+
+
+def test_a_folder_in_which_another_job_has_made_nothing_is_the_next_ones(run_folder):
+    run_folder.claim(JOB)
+    with run_folder.recording("scan", 0, "input"):
+        pass
+    run_folder.write("notes.txt", b"somebody's")
+    other = JOB.replace("seed = 1", "seed = 2")
+    assert not run_folder.claim(other).resumed
+    assert run_folder.job_toml() == other
+    assert run_folder.record("scan", 0) is None
+    assert run_folder.read("notes.txt") == b"somebody's"
+    plan(run_folder)
+    with pytest.raises(JobFileError, match="different job"):
+        run_folder.claim(JOB)
+
+
 def test_of_very_many_keys_that_differ_some_are_named(run_folder):
     run_folder.claim(JOB)
+    plan(run_folder)
     with pytest.raises(JobFileError, match=r"\(source\.a: not set -> 1; .*source\.f: not set -> 1 and 2 more\)"):
         run_folder.claim(JOB.replace("[source]", "[source]\n" + "".join(f"{key} = 1\n" for key in "abcdefgh")))
 
 
 def test_another_job_is_refused_with_the_keys_that_differ(run_folder):
     run_folder.claim(JOB)
+    plan(run_folder)
     other = (
         JOB.replace("seed = 1", "seed = 2")
         .replace('solver = "exact"', "auto_size = 5")

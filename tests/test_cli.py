@@ -1,5 +1,6 @@
 """The command line: help, messages and exit codes, and what each command leaves behind."""
 
+import fcntl
 import json
 import os
 import re
@@ -370,7 +371,9 @@ def test_the_status_of_a_running_run_has_its_speed(call, quickstart, tmp_path):
     (copy / ".lock").write_text(json.dumps(lock))
     for second, path in enumerate(sorted((copy / "records").glob("embed-*"))):
         os.utime(path, (1_800_000_000 + second,) * 2)
-    (line,) = (line for line in call("status", "copy").stdout.splitlines() if line.startswith("embed: "))
+    with (copy / ".lock").open() as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        (line,) = (line for line in call("status", "copy").stdout.splitlines() if line.startswith("embed: "))
     assert re.fullmatch(r"embed: 5 of 6 parts, \d,\d\d\d graphs, .* of work, [\d,]+ graphs/s, \d\.\d s left", line)
 
 

@@ -102,7 +102,8 @@ def claim(folder: Folder, job_toml: str, *, overwrite: bool = False) -> Claim:
     job_toml : str
         The job file with all defaults filled in.
     overwrite : bool, default False
-        Remove everything that an earlier run wrote. Files that are not a run's are left alone.
+        Remove everything that an earlier run wrote. Files that are not a run's are left alone. What a run of another job
+        wrote that has made nothing, since it was refused, say, is removed in any case.
 
     Returns
     -------
@@ -115,7 +116,7 @@ def claim(folder: Folder, job_toml: str, *, overwrite: bool = False) -> Claim:
         job.toml was written by no run, even with `overwrite`.
     """
     old_toml, versions = examine(folder, job_toml, overwrite=overwrite)
-    if old_toml is not None and overwrite:
+    if (overwrite or old_toml is None) and _read_job(folder) is not None:
         clear(folder)
         old_toml = None
     if old_toml != job_toml:
@@ -133,7 +134,7 @@ def examine(folder: Folder, job_toml: str, *, overwrite: bool = False) -> tuple[
     Returns
     -------
     job_toml : str or None
-        Of the run that is there.
+        Of the run that is there; none where it is of another job, and has made nothing.
     versions : list of str
         Of this package, that have written in the folder; none where it is to be cleared.
 
@@ -153,8 +154,11 @@ def examine(folder: Folder, job_toml: str, *, overwrite: bool = False) -> tuple[
         )
     if overwrite:
         return old_toml, []
-    _refuse_changes(folder, old_toml, job_toml)
-    return old_toml, _earlier_versions(folder)
+    changes = _changes(folder, old_toml, job_toml)
+    if changes and _has_made_something(folder):
+        raise OtherJobError(f"{folder.location()} holds the run of a different job ({_some(changes, 6, '; ')})")
+    versions = _earlier_versions(folder)
+    return (None, []) if changes else (old_toml, versions)
 
 
 def clear(folder: Folder) -> None:
@@ -209,6 +213,12 @@ def _is_of_a_run(folder: Folder, job_toml: str) -> bool:
         return False
 
 
+def _has_made_something(folder: Folder) -> bool:
+    """Whether a run has come further than to look at its input."""
+    plans = any(name.startswith("plan-") for name in folder.listing(RECORD_FOLDER))
+    return plans or any(own_files(folder, subfolder) for subfolder in (*PART_FOLDERS, "model"))
+
+
 def _refuse_strangers(folder: Folder) -> None:
     # Hidden files, such as those a file manager leaves, do not make a folder somebody's.
     strangers = sorted(name for name in folder.listing() if not name.startswith("."))
@@ -219,14 +229,11 @@ def _refuse_strangers(folder: Folder) -> None:
         )
 
 
-def _refuse_changes(folder: Folder, old_toml: str, job_toml: str) -> None:
-    where = folder.location(JOB_NAME)
+def _changes(folder: Folder, old_toml: str, job_toml: str) -> list[str]:
     try:
-        changes = changed_keys(old_toml, job_toml)
+        return changed_keys(old_toml, job_toml)
     except tomllib.TOMLDecodeError as error:
-        raise OtherJobError(f"{where} is damaged: {error}") from error
-    if changes:
-        raise OtherJobError(f"{folder.location()} holds the run of a different job ({_some(changes, 6, '; ')})")
+        raise OtherJobError(f"{folder.location(JOB_NAME)} is damaged: {error}") from error
 
 
 def _earlier_versions(folder: Folder) -> list[str]:
