@@ -260,6 +260,8 @@ def test_the_largest_fragment_is_the_graph_of_that_fragment(smiles, kept, assert
     ("smiles", "reason"),
     [
         ("", "the SMILES is empty"),
+        (None, "the SMILES is empty"),
+        (float("nan"), "the SMILES is nan, of type float; a string is needed"),
         (" \t", "the SMILES is empty"),
         ("|$R$|", "RDKit cannot parse the SMILES '|$R$|': it is no SMILES"),
         ("C1CC", "RDKit cannot parse the SMILES 'C1CC': it is no SMILES"),

@@ -257,11 +257,14 @@ def _largest_fragment(molecule: Any) -> Any:
     return fragment
 
 
-def _parse_smiles(smiles: str) -> Any:
+def _parse_smiles(smiles: Any) -> Any:
     """Return RDKit's molecule, or the reason why there is none."""
     chem = _rdkit().Chem
-    if not smiles or smiles.isspace():
+    if smiles is None or (isinstance(smiles, str) and not smiles.strip()):
         return "the SMILES is empty"
+    # As pandas has for nothing, which is NaN.
+    if not isinstance(smiles, str):
+        return f"the SMILES is {smiles!r}, of type {type(smiles).__name__}; a string is needed"
     # RDKit ends the text silently at a byte of zero or above 127, and parses what stands before it.
     if not smiles.isascii() or "\0" in smiles:
         found = next(character for character in smiles if character == "\0" or not character.isascii())

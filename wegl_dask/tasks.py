@@ -295,7 +295,7 @@ def _refuse_rejects(rejected: pa.Table) -> None:
 def _reasons(rejected: pa.Table) -> dict[str, int]:
     """Count the kinds of reasons: what a reason says before its colon, the values in it left out."""
     kinds = (
-        re.sub(r"'[^']*'|\"[^\"]*\"|-?\d[\w.+-]*", "…", reason).partition(":")[0]
+        re.sub(r"'[^']*'|\"[^\"]*\"|(?<!\w)-?\d[\w.+-]*", "…", reason).partition(":")[0]
         for reason in rejected.column("reason").to_pylist()
     )
     return dict(Counter(kinds).most_common())

@@ -65,7 +65,7 @@ def test_too_many_rejects(wegl, job, tmp_path):
     code, output = wegl("run", job(tmp_path / "out", max_nodes=15))
     assert code == 3
     assert "rows were rejected, and source.max_rejected_fraction" in output
-    advice = "run the job again to go on, with a larger source.max_rejected_fraction: it allows fewer rejects"
+    advice = "it has more rejects than source.max_rejected_fraction allows: see what they are, below, and run it again"
     assert advice in wegl("status", tmp_path / "out")[1]
     assert wegl("run", job(tmp_path / "out", max_nodes=15, max_rejected_fraction=0.9))[0] == 0
 

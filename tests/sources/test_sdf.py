@@ -164,7 +164,7 @@ def test_records_that_cannot_be_used_are_rejected_with_the_reason_and_the_rest_g
         (1, "b", "RDKit cannot parse the mol block: Explicit valence for atom # 0 F, 2, is greater than permitted"),
         (2, "2", "RDKit cannot parse the mol block: it is no mol block"),
         (3, "3", "RDKit cannot parse the mol block: it is no mol block"),
-        (4, "d", "column 'y' holds 'high'; it may hold a finite number, or nothing"),
+        (4, "d", "column y holds 'high'; a target holds a finite number, or nothing"),
         (5, "5", "property 'n' holds bytes that are no UTF-8 text"),
     ]
 

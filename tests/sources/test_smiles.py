@@ -177,8 +177,8 @@ def test_rows_that_cannot_be_used_are_rejected_with_the_reason_and_the_rest_goes
         4: "RDKit cannot parse the SMILES 'C1CC': it is no SMILES",
         5: "the SMILES is empty",
         6: "RDKit cannot parse the SMILES '\"C': it is no SMILES",
-        7: "column 'y' holds 'high'; it may hold a finite number, or nothing",
-        8: "column 'y' holds 'inf'; it may hold a finite number, or nothing",
+        7: "column y holds 'high'; a target holds a finite number, or nothing",
+        8: "column y holds 'inf'; a target holds a finite number, or nothing",
         9: [6, 6],
     }
     assert [row["graph_id"] for row in found.rejected] == ["1", "2", "3", "d", "e", "f", "g", "h", "10"]

@@ -105,7 +105,7 @@ def test_classes_are_numbered_and_equal_numbers_are_one_class():
     assert [read([text]) for text in ("-1", " 2 ", "2.0", "1e1", "10")] == [0, 1, 1, 2, 2]
     read = LabelReader(LabelSchema("class", ("1", "a")), ["y"])
     assert read(["1"]) == 0
-    with pytest.raises(LabelError, match=r"column 'y' holds '1\.0', which was no class when it was scanned"):
+    with pytest.raises(LabelError, match=r"column y holds '1\.0', which was no class when it was scanned"):
         read(["1.0"])
 
 
@@ -119,7 +119,14 @@ def test_a_text_that_is_no_finite_number_is_an_error_with_the_value_and_the_colu
     shown = text if len(text) <= 40 else "x" * 37 + "..."
     with pytest.raises(LabelError) as caught:
         LabelReader(LabelSchema("target"), ["y"])([text])
-    assert str(caught.value) == f"column 'y' holds {shown!r}; it may hold a finite number, or nothing"
+    assert str(caught.value) == f"column y holds {shown!r}; a target holds a finite number, or nothing"
+
+
+def test_of_several_targets_each_is_a_number():
+    with pytest.raises(
+        LabelError, match=r"^column a holds 'yes'; several targets hold each a finite number, or nothing$"
+    ):
+        LabelReader(LabelSchema("tasks", task_names=("a", "b")), ["a", "b"])(["yes", "1"])
 
 
 def test_tasks_are_lists_with_nan_where_one_is_unknown():
@@ -129,5 +136,5 @@ def test_tasks_are_lists_with_nan_where_one_is_unknown():
     assert math.isnan(first)
     assert second == 0.5
     assert read(["NA", None]) is None
-    with pytest.raises(LabelError, match="column 'b' holds 'x'"):
+    with pytest.raises(LabelError, match="column b holds 'x'"):
         read(["1", "x"])

@@ -20,8 +20,12 @@ def status(out: str) -> None:
     found = read_status(RunFolder(out))
     advice = ""
     if found.state == "stopped":
-        more = ", with a larger source.max_rejected_fraction: it allows fewer rejects" if found.is_refused else ""
-        advice = f"; run the job again to go on{more}"
+        advice = "; run the job again to go on"
+        if found.is_refused:
+            advice = (
+                "; it has more rejects than source.max_rejected_fraction allows: see what they are, below, and run it again "
+                "with a larger one, or another job"
+            )
     click.echo(f"{found.location}: {found.state}{f' ({found.holder})' if found.holder else ''}{advice}")
     if found.planned_rows is not None:
         click.echo(f"input: {counted(found.planned_rows, 'row')}")
@@ -66,8 +70,8 @@ def verify(out: str, *, deep: bool) -> None:
     if problems:
         count = f"{len(problems)} problems" if len(problems) > 1 else "a problem"
         raise WeglError(
-            f"{folder.location()} has {count}: run the job again, which makes anew what is not whole; a part that is, and "
-            "has wrong rows, must be removed first"
+            f"{folder.location()} has {count}: run the job again, which makes anew what is missing or damaged. A part with "
+            "wrong rows, whose bytes are as they were written, is not made anew before it is removed"
         )
     if deep and not folder.keeps_graphs():
         click.echo("graphs/ was not kept: the embeddings were not computed anew")

@@ -142,6 +142,7 @@ class LabelReader:
     def __init__(self, labels: LabelSchema, targets: Sequence[str]) -> None:
         self._kind = labels.kind
         self._targets = targets
+        self._what_targets_hold = "several targets hold each" if labels.kind == "tasks" else "a target holds"
         self._by_text = {name: index for index, name in enumerate(labels.class_names)}
         numbers = [_number(name) for name in labels.class_names]
         self._by_number = {} if None in numbers else {number: index for index, number in enumerate(numbers)}
@@ -173,7 +174,9 @@ class LabelReader:
             return None
         value = _number(text)
         if value is None or math.isinf(value):
-            raise LabelError(f"column {column!r} holds {_shown(text)}; it may hold a finite number, or nothing")
+            raise LabelError(
+                f"column {column} holds {_shown(text)}; {self._what_targets_hold} a finite number, or nothing"
+            )
         return value
 
     def _class(self, text: str | None) -> int | None:
@@ -184,9 +187,7 @@ class LabelReader:
         if index is None:
             index = self._by_number.get(_number(text))
         if index is None:
-            raise LabelError(
-                f"column {self._targets[0]!r} holds {_shown(text)}, which was no class when it was scanned"
-            )
+            raise LabelError(f"column {self._targets[0]} holds {_shown(text)}, which was no class when it was scanned")
         return index
 
 
