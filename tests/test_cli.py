@@ -323,7 +323,7 @@ def test_init_overwrites_nothing(call, tmp_path):
 
 def test_init_suggests_the_nearest_name(call):
     assert error_of(call("init", "quickstrat"), 2) == "there is no job file 'quickstrat'; did you mean quickstart?"
-    assert "there are ogbg-molhiv, quickstart, paper/collab" in error_of(call("init", "zzz"), 2)
+    assert "there are ogbg-molhiv, quickstart, smiles, paper/collab" in error_of(call("init", "zzz"), 2)
 
 
 def test_init_says_why_it_cannot_write(call):

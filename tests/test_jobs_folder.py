@@ -93,3 +93,11 @@ def test_the_quickstart_reads_a_file_that_comes_with_rdkit():
     finding = check_job(read_job(JOBS / "quickstart.toml"))
     assert finding.node_features == "atom_embedding"
     assert finding.plan.labels.kind == "target"
+
+
+def test_the_job_of_molecules_of_ones_own_runs_with_a_file_that_has_its_columns(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("molecules.csv").write_text("smiles,id,activity\nCCO,a,1.5\nCC,b,2.5\nCCC,c,0.5\n", encoding="utf-8")
+    finding = check_job(read_job(shipped_jobs()["smiles"]))
+    assert finding.plan.labels.kind == "target"
+    assert finding.folder_state == "a new folder"

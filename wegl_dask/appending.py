@@ -128,7 +128,8 @@ def _append(run: Run, given: GivenModel, key: RowKey) -> RunSummary:
     known = _begin(run, plan, key, [model, *plans, *records], used, append=plans[-1].index + 1)
     try:
         census = ingest(run, plan, plan_index=known.append, known=known, used=used)
-        notes = (f"{counted(census.total('known'), 'row')} there before",) if census.total("known") else ()
+        known_rows = counted(census.total("known"), "row")
+        notes = (f"{known_rows} of the shards that were read again were there before",) if census.total("known") else ()
         return finish(run, census, model, embed(run, census, model), notes=notes)
     except (SourceError, JobFileError, TooManyRejectedError):
         _await_tasks(run.client)

@@ -298,7 +298,8 @@ def test_a_summary_leaves_out_what_is_not_defined():
     ],
 )
 def test_numbers_of_any_size_are_shown_by_four_digits(values, shown):
-    metrics = {"kind": "multiclass", "repeats": "seed", "chosen": {}, "notes": []}
+    labels = {"class_names": ["a", "b", "c"], "task_names": []}
+    metrics = {"kind": "multiclass", **labels, "repeats": "seed", "chosen": {}, "notes": []}
     row = results_table({**metrics, "results": {"test": {"accuracy": summarise(values)}}})[1]
     assert row.split("  ")[-1].strip() == shown
 
@@ -324,6 +325,8 @@ def test_a_training_that_cannot_be_written_leaves_the_earlier_one(failing, make_
 def test_the_table_has_a_row_a_part_and_a_column_a_metric():
     metrics = {
         "kind": "binary",
+        "class_names": ["active", "inactive"],
+        "task_names": [],
         "repeats": "seed",
         "chosen": {"C": 1.0},
         "notes": ["a note"],
@@ -338,8 +341,11 @@ def test_the_table_has_a_row_a_part_and_a_column_a_metric():
         "test   0.5000 ± 0.3536                  -     1.000",
         "mean and standard deviation over 2 seeds",
         "chosen: C = 1.0",
+        "scores and average precision are of the class 'inactive', the second by name",
         "a note",
     ]
+    of_tasks = results_table({**metrics, "class_names": [], "task_names": ["toxic", "soluble"]})
+    assert of_tasks[-2:] == ["every number is a mean over 2 tasks: toxic, soluble", "a note"]
 
 
 # The command

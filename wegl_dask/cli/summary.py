@@ -42,7 +42,8 @@ def print_summary(spec: JobSpec, summary: "RunSummary") -> None:
         say("everything was there already: nothing was computed")
     stages = ", ".join(f"{stage} {format_seconds(seconds)}" for stage, seconds in summary.stage_seconds.items())
     total = sum(summary.stage_seconds.values())
-    say(f"seconds: {stages}; {format_seconds(total)} in all, {summary.rows / total:,.0f} graphs/s")
+    speed = f", {summary.rows / total:,.0f} graphs/s" if summary.parts_made else ""
+    say(f"seconds: {stages}; {format_seconds(total)} in all{speed}")
     folder = "data" if embedded else "graphs"
     say(f"output: {spec.output.path} ({counted(summary.shards, 'part')} in {folder}/, {format_bytes(summary.n_bytes)})")
     if embedded:

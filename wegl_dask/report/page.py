@@ -56,7 +56,8 @@ def render(content: ReportContent) -> str:
 
 
 def _facts(content: ReportContent) -> list[tuple[str, str]]:
-    seconds = sum(stage["seconds"] or 0 for stage in content.manifest["stages"].values())
+    # Of the workers: the time that passed is not known of what a run did before it was stopped.
+    seconds = sum(stage["part_seconds"] for stage in content.manifest["stages"].values())
     return [
         ("graphs embedded", f"{content.n_rows:,}"),
         ("rows rejected", f"{sum(content.reasons.values()):,}"),
@@ -64,7 +65,7 @@ def _facts(content: ReportContent) -> list[tuple[str, str]]:
         ("coordinates d", f"{content.dimension:,}"),
         ("vector", f"{content.n_points * content.dimension:,}"),
         ("size", format_bytes(content.n_bytes)),
-        ("time", format_seconds(seconds)),
+        ("work", format_seconds(seconds)),
     ]
 
 
