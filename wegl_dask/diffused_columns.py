@@ -10,14 +10,11 @@ from scipy import sparse
 
 from wegl_dask.accumulation import MomentAccumulator
 from wegl_dask.diffusion import Pooling
-from wegl_dask.graphs import IntArray
+from wegl_dask.graphs import BLOCK_ENTRIES, IntArray
 from wegl_dask.kernels import Device, kernels
 from wegl_dask.projection import Moments
 
 FloatMatrix = npt.NDArray[np.float64]
-
-BLOCK_ENTRIES = 4_000_000
-"""Float64 entries that a dense matrix of node rows has at most, where one graph alone does not need more: 32 MB."""
 
 GRAPH_ENTRIES = 16_000_000
 """Float64 entries of the node embeddings of one graph that are held together for their products: 128 MB."""

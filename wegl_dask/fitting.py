@@ -6,7 +6,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from wegl_dask.graphs import GraphBatch, IntArray, offsets_from_counts
+from wegl_dask.graphs import BLOCK_ENTRIES, GraphBatch, IntArray, offsets_from_counts
 from wegl_dask.points import NodeEmbedding, PointEmbedding
 from wegl_dask.projection import Moments, Projection, fit_projection
 
@@ -17,10 +17,6 @@ SCATTER_WIDTH = 4096
 
 SAMPLE_ENTRIES = 20_000_000
 """Float64 entries that the sample for the reference has at most, where N is not so large: 160 MB."""
-
-BLOCK_ENTRIES = 4_000_000
-"""Float64 entries of node rows that are held at a time: 32 MB."""
-
 
 ProjectionMethod = Literal["exact", "randomized"]
 

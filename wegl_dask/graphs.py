@@ -15,6 +15,12 @@ FloatArray = npt.NDArray[np.floating]
 VIRTUAL = -1
 """The category of a virtual node and of its edges: no category of any vocabulary."""
 
+BLOCK_ENTRIES = 4_000_000
+"""Float64 entries of the rows that a few graphs are turned into at a time, be it node rows, points or embeddings: 32 MB.
+
+One graph alone may need more.
+"""
+
 Size = Annotated[int, Field(ge=0, le=2**31)]
 """Number of categories, or of attributes, as it is checked where a schema comes from a file."""
 

@@ -30,10 +30,11 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from wegl_dask.diffused_columns import BLOCK_ENTRIES, GRAPH_ENTRIES
+from wegl_dask.diffused_columns import GRAPH_ENTRIES
 from wegl_dask.embeddings import ROW_GROUP_BYTES
 from wegl_dask.errors import MORE_MEMORY, JobFileError
 from wegl_dask.freed_memory import ROOM
+from wegl_dask.graphs import BLOCK_ENTRIES
 from wegl_dask.progress import format_bytes
 from wegl_dask.reference import ReferenceKind, sample_dtype
 from wegl_dask.transport import Solver, largest_exact

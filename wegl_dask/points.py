@@ -9,10 +9,10 @@ import numpy.typing as npt
 from scipy import sparse
 
 from wegl_dask.accumulation import MomentAccumulator
-from wegl_dask.diffused_columns import BLOCK_ENTRIES, DiffusedColumns
+from wegl_dask.diffused_columns import DiffusedColumns
 from wegl_dask.diffusion import EdgeFeature, Pooling, propagation_operator
 from wegl_dask.features import NodeFeatures, build_features
-from wegl_dask.graphs import GraphBatch, GraphSchema, IntArray, UsedAttributes
+from wegl_dask.graphs import BLOCK_ENTRIES, GraphBatch, GraphSchema, IntArray, UsedAttributes
 from wegl_dask.kernels import Device, kernels
 from wegl_dask.projection import Moments, Projection
 

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from wegl_dask.diffusion import EdgeFeature
 from wegl_dask.errors import WeglError
 from wegl_dask.features import NodeFeatures
-from wegl_dask.graphs import GraphBatch, GraphSchema
+from wegl_dask.graphs import BLOCK_ENTRIES, GraphBatch, GraphSchema
 from wegl_dask.kernels import Device, kernels
 from wegl_dask.model_description import FORMAT_VERSION, ModelDescription
 from wegl_dask.points import NodeEmbedding, PointEmbedding
@@ -19,9 +19,6 @@ from wegl_dask.transport import CERTIFIED_EVERY, Embeddings, Solver, canonical_p
 from wegl_dask.version import NUMERICS_VERSION, __version__
 
 FloatMatrix = npt.NDArray[np.float64]
-
-BLOCK_ENTRIES = 4_000_000
-"""Float64 entries of points, or of embeddings, that are held at a time: 32 MB of each."""
 
 ARRAY_AXES = {"mean": 1, "scale": 1, "components": 2, "variances": 1, "reference": 2, "encoder": 2}
 """The arrays of ``arrays.npz`` and their dimensions."""
