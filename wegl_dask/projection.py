@@ -59,6 +59,12 @@ class Moments:
         """Whether all pairs of columns were taken."""
         return self.deviations.ndim == 2
 
+    @property
+    def variance(self) -> FloatMatrix:
+        """Population variance of every column (ddof 0): float64, (width,)."""
+        diagonal = np.diagonal(self.deviations) if self.has_scatter else self.deviations
+        return diagonal / self.count
+
     def merge(self, other: "Moments") -> "Moments":
         """Moments of both sets together (Chan, Golub and LeVeque 1979)."""
         if not self.count or not other.count:
@@ -128,10 +134,7 @@ def random_directions(width: int, components: int, seed: int) -> FloatMatrix:
 
 def column_factors(moments: Moments, *, standardize: bool) -> FloatMatrix:
     """Say what the columns of the moments are multiplied with before the PCA, (width,); 0 for those without variance."""
-    diagonal = np.diagonal(moments.deviations) if moments.has_scatter else moments.deviations
-    variance = diagonal / moments.count
-    constant = _without_variance(variance, moments.mean, moments.count)
-    scale = np.sqrt(np.where(constant, 1.0, variance)) if standardize else np.ones(len(variance))
+    constant, scale = _scaling(moments.variance, moments.mean, moments.count, standardize=standardize)
     return np.where(constant, 0.0, 1.0 / scale)
 
 
@@ -186,16 +189,14 @@ def fit_projection(
         covered = np.arange(n_columns) if columns is None else columns
         covered = (np.arange(repeats)[:, None] * n_columns + covered).ravel()
         mean[covered] = moments.mean
-        diagonal = np.diagonal(moments.deviations) if moments.has_scatter else moments.deviations
-        variance[covered] = diagonal / moments.count
+        variance[covered] = moments.variance
     else:
         covered = np.arange(wide)
         mapping = np.asarray(np.kron(np.eye(repeats), encoder), dtype=np.float64)
         mean = moments.mean @ mapping
         variance = np.einsum("ij,ij->j", mapping, moments.deviations @ mapping) / moments.count
-    constant = _without_variance(variance, mean, moments.count)
+    constant, scale = _scaling(variance, mean, moments.count, standardize=standardize)
     variance[constant] = 0.0
-    scale = np.sqrt(np.where(constant, 1.0, variance)) if standardize else np.ones(wide)
     if components is None:
         if not standardize:
             mean = np.zeros(wide)
@@ -229,10 +230,16 @@ def fit_projection(
     return Projection(mean, scale, matrix, spectrum[:components], total)
 
 
-def _without_variance(variance: FloatMatrix, mean: FloatMatrix, count: int) -> npt.NDArray[np.bool_]:
-    """Mark the constant columns, by scikit-learn's rule: a variance within rounding error of 0."""
+def _scaling(
+    variance: FloatMatrix, mean: FloatMatrix, count: int, *, standardize: bool
+) -> tuple[npt.NDArray[np.bool_], FloatMatrix]:
+    """Mark the constant columns, and say what all are divided by.
+
+    The rule is scikit-learn's: a variance within rounding error of 0.
+    """
     epsilon = np.finfo(np.float64).eps
-    return np.asarray(variance <= count * epsilon * variance + (count * mean * epsilon) ** 2)
+    constant = np.asarray(variance <= count * epsilon * variance + (count * mean * epsilon) ** 2)
+    return constant, np.sqrt(np.where(constant, 1.0, variance)) if standardize else np.ones(len(variance))
 
 
 def _principal_axes(

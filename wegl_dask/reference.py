@@ -179,7 +179,7 @@ def reference_from_samples(
     if kind == "normal":
         parts = [Moments.of(points, scatter=False) for points, _ in samples]
         moments = reduce(Moments.merge, parts)
-        return normal_reference(moments.mean, moments.deviations / moments.count, n_points, step=step, seed=seed)
+        return normal_reference(moments.mean, moments.variance, n_points, step=step, seed=seed)
     if kind == "barycenter":
         graphs = [
             graph
