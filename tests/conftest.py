@@ -217,8 +217,9 @@ def embedded(real_data, fit_points):
     """
     from sklearn.cluster import KMeans
 
+    from wegl_dask.canonical import canonical_points, canonical_reference
     from wegl_dask.features import build_features
-    from wegl_dask.transport import canonical_points, canonical_reference, embed_points
+    from wegl_dask.transport import embed_points
 
     settings = {
         "mutag": (("labels",), {"edge_features": "labels", "layers": 4, "pooling": "average"}),

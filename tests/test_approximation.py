@@ -12,12 +12,12 @@ from click.testing import CliRunner
 
 from wegl_dask import approximation
 from wegl_dask.approximation import Approximation, measure_approximation, noise_response, sample_pairs
+from wegl_dask.canonical import WeightedPoints
 from wegl_dask.cli import main
 from wegl_dask.errors import WeglError
 from wegl_dask.reading import read_embeddings
 from wegl_dask.run_rows import RunRows
 from wegl_dask.storage import RunFolder
-from wegl_dask.transport import WeightedPoints
 
 
 @pytest.fixture(scope="module")

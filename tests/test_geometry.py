@@ -10,6 +10,7 @@ from scipy.optimize import linear_sum_assignment, linprog
 from scipy.spatial.distance import cdist
 
 from wegl_dask import geometry
+from wegl_dask.canonical import WeightedPoints
 from wegl_dask.geometry import (
     embedding_distance,
     exp_map,
@@ -23,7 +24,7 @@ from wegl_dask.geometry import (
     wasserstein_bound,
     wasserstein_distance,
 )
-from wegl_dask.transport import PlanError, WeightedPoints, embed_points, exact_plan
+from wegl_dask.transport import PlanError, embed_points, exact_plan
 
 
 def uniform(n):

@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from wegl_dask.canonical import WeightedPoints, canonical_points, canonical_reference
 from wegl_dask.features import build_features
 from wegl_dask.graphs import concatenate
-from wegl_dask.transport import WeightedPoints, canonical_points, canonical_reference, embed_points
+from wegl_dask.transport import embed_points
 
 REAL = ("mutag", "ptc_mr", "enzymes", "molhiv_500")
 

@@ -10,9 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from wegl_dask.canonical import canonical_points
 from wegl_dask.geometry import geodesic, mean
 from wegl_dask.shards import read_shard
-from wegl_dask.transport import canonical_points, embed_points
+from wegl_dask.transport import embed_points
 
 SCRIPT = Path(__file__).parents[1] / "jobs" / "paper" / "rings.py"
 

@@ -5,9 +5,10 @@ import pytest
 from scipy.spatial.distance import cdist
 
 from wegl_dask import sinkhorn, transport
+from wegl_dask.canonical import WeightedPoints
 from wegl_dask.memory import EXACT_PAIR_BYTES, Extent, embed_terms
 from wegl_dask.sinkhorn import Problem, solve
-from wegl_dask.transport import WeightedPoints, embed_points
+from wegl_dask.transport import embed_points
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ import pytest
 from scipy import sparse
 
 from wegl_dask import WEGL, diffusion, kernels, transport
+from wegl_dask.canonical import WeightedPoints, canonical_points
 from wegl_dask.checking import check_job
 from wegl_dask.errors import MissingDependencyError, WeglError
 from wegl_dask.fit import fit_model, prepare_fit
@@ -16,7 +17,6 @@ from wegl_dask.ingest import ingest, plan_source
 from wegl_dask.pipeline import embed, run_job
 from wegl_dask.progress import Progress
 from wegl_dask.spec import JobSpec
-from wegl_dask.transport import WeightedPoints
 from wegl_dask.trial import trial_run
 
 torch = pytest.importorskip("torch")
@@ -42,7 +42,7 @@ def cloud():
     counts = rng.integers(1, 41, 60)
     points = rng.normal(size=(counts.sum(), 3)) * rng.uniform(0.1, 10, counts.sum())[:, None]
     offsets = np.append(0, np.cumsum(counts))
-    return transport.canonical_points(points, offsets, 2.0**-20), rng.normal(size=(7, 3))
+    return canonical_points(points, offsets, 2.0**-20), rng.normal(size=(7, 3))
 
 
 @pytest.mark.parametrize("pooling", ["concat", "average", "final"])

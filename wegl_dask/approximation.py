@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from scipy.spatial.distance import cdist
 
+from wegl_dask.canonical import WeightedPoints
 from wegl_dask.errors import WeglError
 from wegl_dask.geometry import (
     embedding_distance,
@@ -24,7 +25,7 @@ from wegl_dask.geometry import (
 )
 from wegl_dask.graphs import IntArray
 from wegl_dask.run_rows import RunRows
-from wegl_dask.transport import WeightedPoints, embed_points, exact_plan
+from wegl_dask.transport import embed_points, exact_plan
 
 FloatMatrix = npt.NDArray[np.float64]
 

@@ -8,6 +8,7 @@ from typing import Protocol, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from wegl_dask.canonical import canonical_reference
 from wegl_dask.fitting import (
     ProjectionMethod,
     draw_graphs,
@@ -29,7 +30,6 @@ from wegl_dask.reference import (
     origin_reference,
     reference_from_samples,
 )
-from wegl_dask.transport import canonical_reference
 
 FloatMatrix = npt.NDArray[np.float64]
 Item = TypeVar("Item")

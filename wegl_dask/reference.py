@@ -12,10 +12,10 @@ import numpy as np
 import numpy.typing as npt
 from scipy.spatial.distance import cdist
 
+from wegl_dask.canonical import canonical_reference, round_to_grid
 from wegl_dask.errors import WeglError
 from wegl_dask.graphs import IntArray
 from wegl_dask.projection import Moments
-from wegl_dask.transport import canonical_reference, round_to_grid
 
 if TYPE_CHECKING:
     import dask.array as da

@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from wegl_dask.canonical import WeightedPoints, canonical_points
 from wegl_dask.embeddings import EmbeddingFormat
 from wegl_dask.errors import WeglError
 from wegl_dask.folders import Folder
@@ -27,7 +28,6 @@ from wegl_dask.reading import READERS, common_format, find_parts, part_names
 from wegl_dask.records import part_index, part_path
 from wegl_dask.saved_model import Model
 from wegl_dask.shards import read_shard
-from wegl_dask.transport import WeightedPoints, canonical_points
 
 READ_AHEAD = 2
 """Parts that are read while the one before is in use."""

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from wegl_dask.canonical import canonical_points
 from wegl_dask.diffusion import EdgeFeature
 from wegl_dask.errors import WeglError
 from wegl_dask.features import NodeFeatures
@@ -15,7 +16,7 @@ from wegl_dask.kernels import Device, kernels
 from wegl_dask.model_description import FORMAT_VERSION, ModelDescription
 from wegl_dask.points import NodeEmbedding, PointEmbedding
 from wegl_dask.projection import Projection
-from wegl_dask.transport import CERTIFIED_EVERY, Embeddings, Solver, canonical_points
+from wegl_dask.transport import CERTIFIED_EVERY, Embeddings, Solver
 from wegl_dask.version import NUMERICS_VERSION, __version__
 
 FloatMatrix = npt.NDArray[np.float64]

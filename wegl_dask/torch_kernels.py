@@ -3,7 +3,7 @@
 Notes
 -----
 All is done in float64: in float32 the marginals of a plan could not be brought as close as its checks ask for, and points
-that are equal would not stay equal, where `wegl_dask.transport.canonical_points` merges them.
+that are equal would not stay equal, where `wegl_dask.canonical.canonical_points` merges them.
 
 `ot.batch` has such a solver, too. Here a graph leaves the batch when it has converged, where there it waits for the
 slowest one; and POT need not import torch, which on workers it is told not to.
@@ -17,6 +17,7 @@ import numpy.typing as npt
 from scipy import sparse
 
 from wegl_dask import transport
+from wegl_dask.canonical import WeightedPoints
 from wegl_dask.diffusion import Pooling
 from wegl_dask.errors import MissingDependencyError, WeglError
 from wegl_dask.graphs import FloatArray, IntArray
@@ -28,7 +29,6 @@ from wegl_dask.transport import (
     TOO_LARGE_FOR_EXACT,
     Embeddings,
     Solver,
-    WeightedPoints,
     first_entropic,
     largest_exact,
     marginals_off,

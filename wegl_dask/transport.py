@@ -1,4 +1,4 @@
-"""From the points of a graph to its embedding: canonical points, the transport plan, the barycentric projection.
+"""From the canonical points of a graph to its embedding: the transport plan, the barycentric projection.
 
 Notes
 -----
@@ -9,9 +9,8 @@ With the reference Z_0 of N points and weight 1/N each, and a graph's points z_k
     F   = N pi Z
     phi = (F - Z_0) / sqrt(N)
 
-The optimal plan need not be unique, so it is taken for canonical input: points rounded to a grid, equal points merged,
-the rest in lexicographic order. That makes phi a function of the set of points alone. Costs are evaluated pair by pair
-(never by the expansion into a matrix product), so that they do not depend on where in a batch a graph stands.
+Costs are evaluated pair by pair (never by the expansion into a matrix product), so that they do not depend on where in
+a batch a graph stands.
 """
 
 from collections.abc import Iterator
@@ -23,9 +22,10 @@ import numpy.typing as npt
 from scipy.spatial.distance import cdist
 
 from wegl_dask import sinkhorn
+from wegl_dask.canonical import WeightedPoints
 from wegl_dask.certificate import EXCESS_TOLERANCE, possible_excess
 from wegl_dask.errors import WeglError
-from wegl_dask.graphs import IntArray, offsets_from_counts
+from wegl_dask.graphs import IntArray
 from wegl_dask.network_simplex import OPTIMAL
 from wegl_dask.network_simplex import network_simplex as _network_simplex
 
@@ -58,38 +58,6 @@ class PlanError(WeglError):
 
 class MarginalsError(PlanError):
     """The marginals of a plan are not those asked for: the solver has not converged."""
-
-
-@dataclass(frozen=True)
-class WeightedPoints:
-    """The points of many graphs, each with the part of its graph's mass that it carries.
-
-    Attributes
-    ----------
-    points : float64, (n_points, d)
-    weights : float64, (n_points,)
-        They add up to 1 in every graph.
-    offsets : int64, (n_graphs + 1,)
-        Graph i owns rows ``offsets[i]:offsets[i + 1]``.
-    """
-
-    points: FloatMatrix
-    weights: FloatMatrix
-    offsets: IntArray
-
-    def slice(self, start: int, stop: int) -> "WeightedPoints":
-        """Graphs ``start:stop``; the points are views."""
-        rows = slice(int(self.offsets[start]), int(self.offsets[stop]))
-        return WeightedPoints(
-            self.points[rows], self.weights[rows], self.offsets[start : stop + 1] - self.offsets[start]
-        )
-
-    def take(self, graphs: IntArray) -> "WeightedPoints":
-        """Copy the named graphs, in the order of `graphs`."""
-        counts = np.diff(self.offsets)[graphs]
-        offsets = offsets_from_counts(counts)
-        rows = np.repeat(self.offsets[graphs] - offsets[:-1], counts) + np.arange(offsets[-1])
-        return WeightedPoints(self.points[rows], self.weights[rows], offsets)
 
 
 @dataclass(frozen=True)
@@ -144,45 +112,6 @@ class Embeddings:
             self.phi[graph], self.transport_cost[graph] = np.nan, np.nan
 
 
-def canonical_points(points: FloatMatrix, offsets: IntArray, step: float) -> WeightedPoints:
-    """Round the points of every graph to a grid, merge equal ones, and sort them lexicographically.
-
-    Parameters
-    ----------
-    points : float64, (n_points, d)
-    offsets : int64, (n_graphs + 1,)
-    step : float
-        Grid spacing; a power of two makes the rounding exact.
-
-    Examples
-    --------
-    >>> canonical_points(np.array([[2.0], [0.9], [2.1]]), np.array([0, 3]), step=1.0).points.ravel()
-    array([1., 2.])
-    """
-    rounded = round_to_grid(points, step)
-    order, starts_new = _lexicographic_order(rounded, offsets)
-    first = np.flatnonzero(starts_new)
-    multiplicity = np.diff(np.append(first, len(order)))
-    graph = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))[order[first]]
-    return WeightedPoints(
-        rounded[order[first]],
-        multiplicity / np.diff(offsets)[graph],
-        offsets_from_counts(np.bincount(graph, minlength=len(offsets) - 1)),
-    )
-
-
-def round_to_grid(points: FloatMatrix, step: float) -> FloatMatrix:
-    """Round every coordinate to the nearest multiple of `step`; -0 becomes 0, and what is too large infinite."""
-    with np.errstate(over="ignore"):
-        return np.rint(points / step) * step + 0.0
-
-
-def canonical_reference(points: npt.ArrayLike, step: float) -> FloatMatrix:
-    """Round the reference to the grid of the points and sort it; equal points are merged: float64, (at most n, d)."""
-    points = np.asarray(points, dtype=np.float64)
-    return canonical_points(points, np.array([0, len(points)]), step).points
-
-
 def embed_points(
     points: WeightedPoints,
     reference: FloatMatrix,
@@ -197,9 +126,9 @@ def embed_points(
     Parameters
     ----------
     points : WeightedPoints
-        Canonical, see `canonical_points`.
+        Canonical, see `wegl_dask.canonical.canonical_points`.
     reference : float64, (N, d)
-        Canonical, see `canonical_reference`.
+        Canonical, see `wegl_dask.canonical.canonical_reference`.
     solver : {"exact", "sinkhorn", "auto"}
         "auto" is "sinkhorn" for graphs with more than `auto_size` pairs of points, and "exact" for all others.
     regularization : float
@@ -544,31 +473,3 @@ def _cost_blocks(offsets: IntArray, n_reference: int) -> Iterator[tuple[int, int
         stop = max(start + 1, int(np.searchsorted(offsets, limit, side="right")) - 1)
         yield start, stop
         start = stop
-
-
-def _lexicographic_order(points: FloatMatrix, offsets: IntArray) -> tuple[IntArray, npt.NDArray[np.bool_]]:
-    """Sort the rows within each graph; say for each sorted row whether it differs from the one before.
-
-    Most rows are told apart by their first coordinate, and most of the others are equal altogether: so the full
-    comparison is left to the rows that tie in the first coordinate.
-    """
-    n_points, dimension = points.shape
-    graph = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))
-    if not dimension or not n_points:
-        return np.arange(n_points), np.append(True, np.diff(graph) != 0)[:n_points]
-    order = np.lexsort((points[:, 0], graph))
-    key = points[order, 0]
-    same = np.zeros(n_points, dtype=bool)
-    same[1:] = (key[1:] == key[:-1]) & (graph[1:] == graph[:-1])
-    if same.any() and dimension > 1:
-        tied = same.copy()
-        tied[:-1] |= same[1:]
-        rows = np.flatnonzero(tied)
-        run = np.cumsum(~same)[rows]
-        tied_points = points[order[rows]]
-        varying = np.flatnonzero((tied_points[1:] != tied_points[:-1])[same[rows][1:]].any(axis=0))
-        inner = np.lexsort((*tied_points[:, varying[::-1]].T, run))
-        order[rows] = order[rows[inner]]
-        same_rows = np.flatnonzero(same)
-        same[same_rows] = (points[order[same_rows]] == points[order[same_rows - 1]]).all(axis=1)
-    return order, ~same

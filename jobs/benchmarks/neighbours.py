@@ -17,10 +17,10 @@ from _fitted import fit, job
 from _measure import finish, parser, working_folder
 from scipy.spatial.distance import cdist
 
+from wegl_dask.canonical import WeightedPoints, canonical_points
 from wegl_dask.geometry import wasserstein_bound, wasserstein_distance
 from wegl_dask.graphs import GraphBatch
 from wegl_dask.saved_model import Model
-from wegl_dask.transport import WeightedPoints, canonical_points
 
 FloatMatrix = npt.NDArray[np.float64]
 

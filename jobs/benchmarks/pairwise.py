@@ -19,7 +19,7 @@ from _fitted import fit, job
 from _measure import alternate, become_worker, finish, median, parser
 from scipy.spatial.distance import pdist
 
-from wegl_dask.transport import canonical_points
+from wegl_dask.canonical import canonical_points
 
 SETS = {"PTC_MR": None, "PROTEINS": None, "ogbg-molhiv": 4000}
 

@@ -19,10 +19,11 @@ from _fitted import fit, job
 from _measure import alternate, become_worker, finish, median, parser
 from scipy.spatial.distance import cdist
 
+from wegl_dask.canonical import WeightedPoints, canonical_points
 from wegl_dask.graphs import GraphBatch
 from wegl_dask.network_simplex import network_simplex
 from wegl_dask.saved_model import Model
-from wegl_dask.transport import WeightedPoints, canonical_points, embed_points
+from wegl_dask.transport import embed_points
 
 MERGED = ("REDDIT-BINARY", "IMDB-BINARY")
 

@@ -24,6 +24,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from wegl_dask.approximation import noise_response
+from wegl_dask.canonical import WeightedPoints
 from wegl_dask.cluster import open_client
 from wegl_dask.errors import MissingDependencyError
 from wegl_dask.geometry import geodesic, inverse, mean
@@ -34,7 +35,6 @@ from wegl_dask.run_rows import RunRows
 from wegl_dask.shards import write_shard
 from wegl_dask.sources.base import LabelSchema
 from wegl_dask.spec import JobSpec, read_job
-from wegl_dask.transport import WeightedPoints
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -5,12 +5,13 @@ import numpy as np
 import ot
 import pytest
 
+from wegl_dask.canonical import WeightedPoints
 from wegl_dask.folders import Folder
 from wegl_dask.reproduce import sinkhorn
 from wegl_dask.reproduce.ledger import Ledger
 from wegl_dask.reproduce.sinkhorn import Growth, Molecules, compare_on_molecules, crossing, measure_growth
 from wegl_dask.reproduce.sinkhorn_results import write_results
-from wegl_dask.transport import WeightedPoints, exact_plan
+from wegl_dask.transport import exact_plan
 
 HOW = {"date": "2020-01-01", "versions": {"POT": "0.1"}}
 

@@ -14,9 +14,10 @@ import numpy as np
 import numpy.typing as npt
 from scipy.spatial.distance import cdist
 
+from wegl_dask.canonical import WeightedPoints
 from wegl_dask.reproduce.ledger import Ledger
 from wegl_dask.reproduce.provenance import PROCESSOR
-from wegl_dask.transport import PlanError, WeightedPoints, exact_plan, sinkhorn_plan
+from wegl_dask.transport import PlanError, exact_plan, sinkhorn_plan
 from wegl_dask.version import NUMERICS_VERSION
 
 FloatMatrix = npt.NDArray[np.float64]
