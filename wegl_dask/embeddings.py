@@ -11,10 +11,10 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from wegl_dask import transport
 from wegl_dask.errors import JobFileError
 from wegl_dask.graphs import IntArray
 from wegl_dask.sources.base import LabelSchema
+from wegl_dask.transport import TransportEmbeddings
 
 Dtype = Literal["float32", "float16"]
 Layout = Literal["list", "wide"]
@@ -261,7 +261,7 @@ class EmbeddingRows:
 
     @classmethod
     def of(
-        cls, rows: pa.Table, num_nodes: IntArray, embeddings: transport.Embeddings, kept: IntArray
+        cls, rows: pa.Table, num_nodes: IntArray, embeddings: TransportEmbeddings, kept: IntArray
     ) -> "EmbeddingRows":
         """Put the rows and the embeddings of the graphs `kept` together; all arguments are of the same graphs."""
         if len(kept) < rows.num_rows:

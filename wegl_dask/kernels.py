@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from wegl_dask import diffusion, transport
-from wegl_dask.transport import Embeddings
+from wegl_dask.transport import TransportEmbeddings
 
 FloatMatrix = npt.NDArray[np.float64]
 Device = Literal["cpu", "cuda"]
@@ -27,7 +27,7 @@ class Kernels(NamedTuple):
 
     pooled: Callable[..., FloatMatrix]
     accumulated: Callable[..., FloatMatrix]
-    embed_points: Callable[..., Embeddings]
+    embed_points: Callable[..., TransportEmbeddings]
 
 
 def kernels(device: Device) -> Kernels:

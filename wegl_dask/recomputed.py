@@ -12,7 +12,7 @@ from wegl_dask.records import PartRecord, part_path
 from wegl_dask.saved_model import Model
 from wegl_dask.shards import read_shard
 from wegl_dask.storage import RunFolder
-from wegl_dask.transport import Embeddings
+from wegl_dask.transport import TransportEmbeddings
 
 TOLERANCE = {"float32": 1e-5, "float16": 2e-3}
 """Difference that is allowed, as a part of the largest entry of a vector, and of a cost: the package promises as much on
@@ -60,7 +60,7 @@ def differences(folder: RunFolder, model: Model, record: PartRecord) -> Iterator
 
 
 def _compare(
-    embeddings: Embeddings, stored: pa.Table, rows: npt.NDArray[np.int64], form: EmbeddingFormat, step: float
+    embeddings: TransportEmbeddings, stored: pa.Table, rows: npt.NDArray[np.int64], form: EmbeddingFormat, step: float
 ) -> Iterator[tuple[str, int, str]]:
     """List what differs, the graph, and how; `rows` are the rows of the graphs in `stored`, -1 for rejected ones."""
     failed = np.isin(np.arange(len(rows)), list(embeddings.failures))

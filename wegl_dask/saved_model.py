@@ -16,7 +16,7 @@ from wegl_dask.kernels import Device, kernels
 from wegl_dask.model_description import FORMAT_VERSION, ModelDescription
 from wegl_dask.points import NodeEmbedding, PointEmbedding
 from wegl_dask.projection import Projection
-from wegl_dask.transport import CERTIFIED_EVERY, Embeddings, Solver
+from wegl_dask.transport import CERTIFIED_EVERY, Solver, TransportEmbeddings
 from wegl_dask.version import NUMERICS_VERSION, __version__
 
 FloatMatrix = npt.NDArray[np.float64]
@@ -125,7 +125,7 @@ class Model:
         nodes = replace(self.points.nodes, device=device)
         return replace(self, points=replace(self.points, nodes=nodes))
 
-    def embed(self, batch: GraphBatch, *, certified_every: int = CERTIFIED_EVERY) -> Iterator[Embeddings]:
+    def embed(self, batch: GraphBatch, *, certified_every: int = CERTIFIED_EVERY) -> Iterator[TransportEmbeddings]:
         """Embed the graphs of a batch, a run of consecutive graphs at a time so that memory stays flat.
 
         Parameters
@@ -137,7 +137,7 @@ class Model:
 
         Yields
         ------
-        Embeddings
+        TransportEmbeddings
             Of the next graphs, in order.
 
         Raises

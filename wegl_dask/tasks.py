@@ -30,7 +30,7 @@ from wegl_dask.saved_model import Model
 from wegl_dask.shards import ROW_COLUMNS, Shard, ingest_shard, read_shard, write_shard
 from wegl_dask.sources.base import REJECTED_SCHEMA, Cut, Source, SourcePlan, Unit, fingerprint
 from wegl_dask.storage import RunFolder
-from wegl_dask.transport import Embeddings
+from wegl_dask.transport import TransportEmbeddings
 
 
 @dataclass(frozen=True)
@@ -301,7 +301,7 @@ def _reasons(rejected: pa.Table) -> dict[str, int]:
     return dict(Counter(kinds).most_common())
 
 
-def _failed_rows(rows: pa.Table, embeddings: Embeddings) -> pa.Table:
+def _failed_rows(rows: pa.Table, embeddings: TransportEmbeddings) -> pa.Table:
     indices = sorted(embeddings.failures)
     found = rows.select(REJECTED_SCHEMA.names[:-1]).take(pa.array(indices))
     reasons = pa.array([embeddings.failures[i] for i in indices], pa.string())

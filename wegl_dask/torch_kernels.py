@@ -27,8 +27,8 @@ from wegl_dask.transport import (
     SINKHORN_ITERATIONS,
     SINKHORN_TOLERANCE,
     TOO_LARGE_FOR_EXACT,
-    Embeddings,
     Solver,
+    TransportEmbeddings,
     first_entropic,
     largest_exact,
     marginals_off,
@@ -105,14 +105,14 @@ def embed_points(
     regularization: float = 0.01,
     auto_size: int = 4_000_000,
     certified_every: int = CERTIFIED_EVERY,
-) -> Embeddings:
+) -> TransportEmbeddings:
     """Embed graphs, those of entropic plans on the device; see `wegl_dask.transport.embed_points`.
 
     Where the marginals of a plan do not converge the exact one is found, on the CPU.
     """
     pairs = np.diff(points.offsets) * len(reference)
     here = (pairs > first_entropic(solver, auto_size)) & (pairs > 0) & (pairs <= LARGEST_PAIRS)
-    result = Embeddings.unsolved(len(pairs), reference.size)
+    result = TransportEmbeddings.unsolved(len(pairs), reference.size)
     errors = np.zeros(len(pairs))
     for graphs in _batches(pairs, np.flatnonzero(here)):
         phi, cost, absolute, errors[graphs] = _solve(points, graphs, reference, regularization)
@@ -135,7 +135,7 @@ def embed_points(
         result.put(graphs, others)
     for graph in np.flatnonzero(too_large).tolist():
         reason = f"{marginals_off(errors[graph], 'sinkhorn solver')}; {TOO_LARGE_FOR_EXACT}"
-        result.put(np.array([graph]), Embeddings.unsolved(1, reference.size, reason))
+        result.put(np.array([graph]), TransportEmbeddings.unsolved(1, reference.size, reason))
     return result
 
 

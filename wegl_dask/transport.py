@@ -61,8 +61,8 @@ class MarginalsError(PlanError):
 
 
 @dataclass(frozen=True)
-class Embeddings:
-    """Embeddings of many graphs.
+class TransportEmbeddings:
+    """Embeddings of many graphs, and the costs of the plans behind them.
 
     Attributes
     ----------
@@ -85,7 +85,7 @@ class Embeddings:
     failures: dict[int, str]
 
     @classmethod
-    def unsolved(cls, n_graphs: int, width: int, reason: str | None = None) -> "Embeddings":
+    def unsolved(cls, n_graphs: int, width: int, reason: str | None = None) -> "TransportEmbeddings":
         """Make room for the embeddings of `n_graphs` graphs, or say why there is none for any of them."""
         return cls(
             phi=np.full((n_graphs, width), np.nan),
@@ -95,7 +95,7 @@ class Embeddings:
             failures={} if reason is None else dict.fromkeys(range(n_graphs), reason),
         )
 
-    def put(self, graphs: IntArray, found: "Embeddings") -> None:
+    def put(self, graphs: IntArray, found: "TransportEmbeddings") -> None:
         """Replace the rows of the named graphs, in place."""
         self.phi[graphs], self.transport_cost[graphs] = found.phi, found.transport_cost
         self.entropic[graphs], self.regularization[graphs] = found.entropic, found.regularization
@@ -120,7 +120,7 @@ def embed_points(
     regularization: float = 0.01,
     auto_size: int = 4_000_000,
     certified_every: int = CERTIFIED_EVERY,
-) -> Embeddings:
+) -> TransportEmbeddings:
     """Solve the transport problem of every graph and project its plan.
 
     Parameters
@@ -140,11 +140,11 @@ def embed_points(
 
     Returns
     -------
-    Embeddings
+    TransportEmbeddings
         A plan that fails its checks is solved again by the other solver; its row says so.
     """
     n_reference = len(reference)
-    result = Embeddings.unsolved(len(points.offsets) - 1, reference.size)
+    result = TransportEmbeddings.unsolved(len(points.offsets) - 1, reference.size)
     entropic_size, exact_size = first_entropic(solver, auto_size), largest_exact(solver, auto_size)
     for start, stop in _cost_blocks(points.offsets, n_reference):
         graphs = points.slice(start, stop)
