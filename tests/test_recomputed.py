@@ -6,7 +6,7 @@ import json
 import numpy as np
 import pytest
 
-from wegl_dask import saved_model, transport
+from wegl_dask import network_simplex, saved_model, transport
 from wegl_dask.checksums import sealed, unsealed
 from wegl_dask.storage import RunFolder
 from wegl_dask.tasks import ShardTask, embed_shard
@@ -46,13 +46,13 @@ def test_a_run_without_graphs_or_without_a_model_is_not_computed_anew(run):
 
 def spoil(monkeypatch, change, n_points=10):
     """Let the linear program's solver return something else for problems of so many points."""
-    solve = transport._network_simplex()
+    solve = network_simplex.network_simplex()
 
     def spoiled(reference_weights, weights, costs, *options):
         result = solve(reference_weights, weights, costs, *options)
         return change(*result) if len(weights) == n_points else result
 
-    monkeypatch.setattr(transport, "_network_simplex", lambda: spoiled)
+    monkeypatch.setattr(network_simplex, "network_simplex", lambda: spoiled)
 
 
 def not_optimal(plan, *rest):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy.spatial.distance import cdist
 
-from wegl_dask import sinkhorn, transport
+from wegl_dask import network_simplex, sinkhorn, transport
 from wegl_dask.canonical import WeightedPoints
 from wegl_dask.memory import EXACT_PAIR_BYTES, Extent, embed_terms
 from wegl_dask.sinkhorn import Problem, solve
@@ -118,7 +118,7 @@ def test_an_exact_plan_in_place_of_an_entropic_one_is_no_larger_than_memory_was_
         return costs, 0.0, reference_weights, weights, 0
 
     monkeypatch.setattr(transport, "SINKHORN_ITERATIONS", 1)
-    monkeypatch.setattr(transport, "_network_simplex", lambda: give_up)
+    monkeypatch.setattr(network_simplex, "network_simplex", lambda: give_up)
     result = embed_points(points, rng.standard_normal((40, 2)), solver=solver, auto_size=auto_size)
     assert list(result.failures) == [0]
     assert set(tried) == ({320_000} if auto_size == 320_000 else set())

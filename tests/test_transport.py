@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from scipy.optimize import linear_sum_assignment
 from scipy.spatial.distance import cdist
 
-from wegl_dask import transport
+from wegl_dask import network_simplex, transport
 from wegl_dask.canonical import WeightedPoints, canonical_points, canonical_reference
 from wegl_dask.transport import PlanError, embed_points, exact_plan, sinkhorn_plan
 
@@ -248,13 +248,13 @@ def three_graphs():
 
 def spoil(monkeypatch, change, *, n_points=6):
     """Let the linear program's solver return something else for problems of so many points."""
-    solve = transport._network_simplex()
+    solve = network_simplex.network_simplex()
 
     def spoiled(reference_weights, weights, costs, *options):
         result = solve(reference_weights, weights, costs, *options)
         return change(*result) if len(weights) == n_points else result
 
-    monkeypatch.setattr(transport, "_network_simplex", lambda: spoiled)
+    monkeypatch.setattr(network_simplex, "network_simplex", lambda: spoiled)
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 1e200])
@@ -443,6 +443,8 @@ def test_pots_compiled_solver_says_by_its_code_that_it_stopped_early():
 
 
 def test_an_exact_plan_that_is_not_finished_names_the_limit(monkeypatch):
-    monkeypatch.setattr(transport, "_network_simplex", lambda: lambda *_: (np.eye(2) / 2, 0, uniform(2), uniform(2), 3))
+    monkeypatch.setattr(
+        network_simplex, "network_simplex", lambda: lambda *_: (np.eye(2) / 2, 0, uniform(2), uniform(2), 3)
+    )
     with pytest.raises(PlanError, match="exact solver: not finished after 100400 iterations"):
         exact_plan(uniform(2), uniform(2), np.ones((2, 2)))

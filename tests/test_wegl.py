@@ -26,7 +26,7 @@ from sklearn.utils import estimator_checks
 from sklearn.utils.validation import validate_data
 
 import wegl_dask
-from wegl_dask import WEGL, GraphSchema, WeglError, graph_inputs, transport
+from wegl_dask import WEGL, GraphSchema, WeglError, graph_inputs, network_simplex
 from wegl_dask.checksums import sealed, unsealed
 from wegl_dask.features import build_features
 from wegl_dask.labelled_graphs import Vocabularies
@@ -433,13 +433,13 @@ def test_graphs_that_lack_a_feature_are_refused_in_the_words_of_the_parameters(m
 
 def test_a_graph_that_the_exact_solver_fails_on_is_warned_of(mutag, monkeypatch):
     wegl = WEGL(n_points=4, reference="sample").fit(mutag.batch)
-    real = transport._network_simplex()
+    real = network_simplex.network_simplex()
 
     def failing(*arguments):
         plan, cost, one, two, _ = real(*arguments)
         return plan, cost, one, two, 3
 
-    monkeypatch.setattr(transport, "_network_simplex", lambda: failing)
+    monkeypatch.setattr(network_simplex, "network_simplex", lambda: failing)
     with pytest.warns(ConvergenceWarning, match="the exact solver failed on 5 graphs"):
         wegl.transform(mutag.batch[:5])
     with warnings.catch_warnings():

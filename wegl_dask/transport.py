@@ -21,13 +21,11 @@ import numpy as np
 import numpy.typing as npt
 from scipy.spatial.distance import cdist
 
-from wegl_dask import sinkhorn
+from wegl_dask import network_simplex, sinkhorn
 from wegl_dask.canonical import WeightedPoints
 from wegl_dask.certificate import EXCESS_TOLERANCE, possible_excess
 from wegl_dask.errors import WeglError
 from wegl_dask.graphs import IntArray
-from wegl_dask.network_simplex import OPTIMAL
-from wegl_dask.network_simplex import network_simplex as _network_simplex
 
 FloatMatrix = npt.NDArray[np.float64]
 Solver = Literal["exact", "sinkhorn", "auto"]
@@ -217,8 +215,10 @@ def exact_plan(
     _require_finite(costs)
     max_iterations, factor = 100_000 + 100 * sum(costs.shape), float(_normalizing_factor(costs.max()))
     scaled = costs * factor
-    plan, _, reference_dual, dual, code = _network_simplex()(reference_weights, weights, scaled, max_iterations, 1)
-    if code != OPTIMAL:
+    plan, _, reference_dual, dual, code = network_simplex.network_simplex()(
+        reference_weights, weights, scaled, max_iterations, 1
+    )
+    if code != network_simplex.OPTIMAL:
         meaning = {0: "infeasible", 2: "unbounded", 3: f"not finished after {max_iterations} iterations"}
         raise PlanError(f"exact solver: {meaning.get(code, f'result code {code}')}")
     _require_marginals(plan, reference_weights, weights, "exact solver")
@@ -307,7 +307,7 @@ class _Block:
         The checks are those of `exact_plan`, made for all graphs at once, since one by one they take as long as the
         solver. That plans are optimal is proven for some.
         """
-        network_simplex = _network_simplex()
+        solve = network_simplex.network_simplex()
         counts = np.diff(self.offsets)
         solved = np.zeros(len(counts), dtype=bool)
         # POT's solver ends the process on a graph without points.
@@ -328,13 +328,11 @@ class _Block:
         for graph in graphs.tolist():
             own = slice(bounds[graph], bounds[graph + 1])
             costs = np.ascontiguousarray(scaled[:, own])
-            plan, _, reference_dual, dual, code = network_simplex(
-                reference_weights, weights[own], costs, limits[graph], 1
-            )
+            plan, _, reference_dual, dual, code = solve(reference_weights, weights[own], costs, limits[graph], 1)
             plans[:, own] = plan
             plan.dot(points[own], averages[graph])
             holds.append(
-                code == OPTIMAL
+                code == network_simplex.OPTIMAL
                 and (
                     graph % certified_every != 0
                     or possible_excess(plan, costs, reference_dual, dual) <= EXCESS_TOLERANCE
