@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from wegl_dask.graphs import IntArray, offsets_from_counts
+from wegl_dask.graphs import IntArray, expand_ranges, offsets_from_counts
 
 FloatMatrix = npt.NDArray[np.float64]
 
@@ -43,9 +43,8 @@ class WeightedPoints:
     def take(self, graphs: IntArray) -> "WeightedPoints":
         """Copy the named graphs, in the order of `graphs`."""
         counts = np.diff(self.offsets)[graphs]
-        offsets = offsets_from_counts(counts)
-        rows = np.repeat(self.offsets[graphs] - offsets[:-1], counts) + np.arange(offsets[-1])
-        return WeightedPoints(self.points[rows], self.weights[rows], offsets)
+        rows = expand_ranges(self.offsets[graphs], counts)
+        return WeightedPoints(self.points[rows], self.weights[rows], offsets_from_counts(counts))
 
 
 def canonical_points(points: FloatMatrix, offsets: IntArray, step: float) -> WeightedPoints:

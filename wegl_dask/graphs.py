@@ -207,8 +207,8 @@ class GraphBatch:
         """Copy the named graphs, in the order named, to a batch of their own."""
         graphs = np.asarray(graphs, dtype=np.int64)
         node_counts, edge_counts = self.node_counts[graphs], self.edge_counts[graphs]
-        nodes = _expand_ranges(self.node_offsets[graphs], node_counts)
-        edges = _expand_ranges(self.edge_offsets[graphs], edge_counts)
+        nodes = expand_ranges(self.node_offsets[graphs], node_counts)
+        edges = expand_ranges(self.edge_offsets[graphs], edge_counts)
         return replace(
             self,
             node_offsets=offsets_from_counts(node_counts),
@@ -413,7 +413,7 @@ def offsets_from_counts(counts: IntArray) -> IntArray:
     return offsets
 
 
-def _expand_ranges(starts: IntArray, counts: IntArray) -> IntArray:
+def expand_ranges(starts: IntArray, counts: IntArray) -> IntArray:
     """Concatenate ``arange(start, start + count)`` over all pairs."""
     offsets = offsets_from_counts(counts)
     return np.arange(offsets[-1]) + np.repeat(starts - offsets[:-1], counts)

@@ -213,7 +213,7 @@ def exact_plan(
         or the dual does not prove that the plan is optimal.
     """
     _require_finite(costs)
-    max_iterations, factor = 100_000 + 100 * sum(costs.shape), float(_normalizing_factor(costs.max()))
+    max_iterations, factor = int(_iterations(sum(costs.shape))), float(_normalizing_factor(costs.max()))
     scaled = costs * factor
     plan, _, reference_dual, dual, code = network_simplex.network_simplex()(
         reference_weights, weights, scaled, max_iterations, 1
@@ -418,7 +418,7 @@ def _normalizing_factor(largest: FloatMatrix) -> FloatMatrix:
     return np.asarray(np.ldexp(1.0, -exponents), dtype=np.float64)
 
 
-def _iterations(n_points: IntArray) -> IntArray:
+def _iterations(n_points: IntArray | int) -> IntArray:
     """Bound on the steps of the network simplex, by the points on both sides: far more than it takes, but it ends."""
     return np.asarray(100_000 + 100 * n_points, dtype=np.int64)
 
