@@ -59,15 +59,15 @@ def row_ranges(tables: Iterable[pa.Table]) -> RowRanges:
     return result
 
 
-def known_rows(records: Iterable[PartRecord]) -> RowRanges:
-    """Put the ranges of all shards together: for every file ``[first, last + 1, shard]``, in ascending order.
+def known_rows(records: Iterable[PartRecord]) -> Places:
+    """Put the ranges of all shards together, each with its shard.
 
     Parameters
     ----------
     records : iterable of PartRecord
         Of the stage ingest, whose ``source_rows`` are what `row_ranges` gave.
     """
-    result: RowRanges = {}
+    result: dict[str, list[list[int]]] = {}
     for record in records:
         for name, ranges in record.extra["source_rows"].items():
             result.setdefault(name, []).extend([*each, record.index] for each in ranges)
