@@ -15,6 +15,7 @@ from wegl_dask.claims import JOB_NAME, RUN_JSON
 from wegl_dask.embeddings import VECTOR_COLUMN, EmbeddingFormat
 from wegl_dask.errors import JobFileError, WeglError
 from wegl_dask.folders import TEMPORARY_PREFIX, resources_told_apart
+from wegl_dask.known_rows import row_ranges
 from wegl_dask.model_files import MODEL_JSON
 from wegl_dask.recomputed import differences
 from wegl_dask.records import PART_FOLDERS, RECORD_FOLDER, RECORD_NAME, PartFile, PartRecord, part_path
@@ -282,21 +283,10 @@ class _SeenRows:
 
     def add(self, path: str, rows: pa.Table) -> Iterator[Problem]:
         """Add the rows of a part; report, once a source file, the first that occurred before."""
-        if rows.num_rows == 0:
-            return
-        names = rows.column("source_file").combine_chunks().dictionary_encode()
-        numbers = rows.column("source_row").to_numpy()
-        codes = names.indices.to_numpy()
-        order = np.lexsort((numbers, codes))
-        numbers, codes = numbers[order], codes[order]
-        bounds = np.flatnonzero((np.diff(codes, prepend=-1) != 0) | (np.diff(numbers, prepend=-1) != 1))
-        reported: set[str] = set()
-        for start, end in zip(bounds.tolist(), [*bounds[1:].tolist(), len(numbers)], strict=True):
-            name, first, last = names.dictionary[int(codes[start])].as_py(), int(numbers[start]), int(numbers[end - 1])
-            repeated = self._insert(name, first, last + 1)
-            if repeated is not None and name not in reported:
-                reported.add(name)
-                yield Problem(path, f"row {repeated} of {name} occurs a second time")
+        for name, ranges in row_ranges([rows]).items():
+            repeated = [row for start, end in ranges if (row := self._insert(name, start, end)) is not None]
+            if repeated:
+                yield Problem(path, f"row {repeated[0]} of {name} occurs a second time")
 
     def _insert(self, name: str, start: int, end: int) -> int | None:
         """Add an interval, joined to its neighbours; the first number that was there before, or None."""
