@@ -10,7 +10,7 @@ import pyarrow as pa
 from wegl_dask.embeddings import EmbeddingFormat
 from wegl_dask.records import PartRecord, part_path
 from wegl_dask.saved_model import Model
-from wegl_dask.shards import read_shard
+from wegl_dask.shards import origins, read_shard
 from wegl_dask.storage import RunFolder
 from wegl_dask.transport import TransportEmbeddings
 
@@ -19,8 +19,6 @@ TOLERANCE = {"float32": 1e-5, "float16": 2e-3}
 other machines, where the last bits of the points differ. `STEPS` of the points' grid are always allowed."""
 
 STEPS = 16
-
-_ORIGIN = ["source_file", "source_row"]
 
 
 def differences(folder: RunFolder, model: Model, record: PartRecord) -> Iterator[str]:
@@ -45,8 +43,8 @@ def differences(folder: RunFolder, model: Model, record: PartRecord) -> Iterator
     if shard.graphs.schema != model.schema:
         yield f"the model embeds graphs of {model.schema}; those of the shard are of {shard.graphs.schema}"
         return
-    place = {origin: row for row, origin in enumerate(_origins(stored))}
-    rows = np.array([place.get(origin, -1) for origin in _origins(shard.rows)], dtype=np.int64)
+    place = {origin: row for row, origin in enumerate(origins(stored))}
+    rows = np.array([place.get(origin, -1) for origin in origins(shard.rows)], dtype=np.int64)
     found: dict[str, list[str]] = {}
     start = 0
     for embeddings in model.embed(shard.graphs, certified_every=1):
@@ -87,7 +85,3 @@ def _compare(
     error = np.abs(phi - phi_stored).max(axis=1)
     for i in np.flatnonzero(~(error <= relative * np.abs(phi).max(axis=1) + least)).tolist():
         yield "the embedding differs", int(graphs[i]), f"an entry is off by {error[i]:.3g}"
-
-
-def _origins(rows: pa.Table) -> Iterator[tuple[str, int]]:
-    return zip(*(rows.column(name).to_pylist() for name in _ORIGIN), strict=True)

@@ -27,13 +27,10 @@ from wegl_dask.model_files import read_model
 from wegl_dask.reading import READERS, common_format, find_parts, part_names
 from wegl_dask.records import part_index, part_path
 from wegl_dask.saved_model import Model
-from wegl_dask.shards import read_shard
+from wegl_dask.shards import ORIGIN, origins, read_shard
 
 READ_AHEAD = 2
 """Parts that are read while the one before is in use."""
-
-ORIGIN = ("source_file", "source_row")
-"""Columns that tell every row from every other."""
 
 
 @dataclass(frozen=True)
@@ -249,8 +246,8 @@ class RunRows:
         graphs = rows - first
         if shard.rows.num_rows != stop - first:
             # Graphs that no solver could do are in the shard and have no row: the others are told by where they come from.
-            place = {key: i for i, key in enumerate(_origins(shard.rows))}
-            wanted = [*_origins(self.values(rows, ORIGIN))]
+            place = {key: i for i, key in enumerate(origins(shard.rows))}
+            wanted = [*origins(self.values(rows, ORIGIN))]
             if absent := [key for key in wanted if key not in place]:
                 file, row = absent[0]
                 raise WeglError(
@@ -260,7 +257,3 @@ class RunRows:
             graphs = np.array([place[key] for key in wanted], dtype=np.int64)
         points, offsets = self.model.points.evaluate(shard.graphs.take(graphs))
         return canonical_points(points, offsets, self.model.rounding_step)
-
-
-def _origins(rows: pa.Table) -> Iterator[tuple[str, int]]:
-    return zip(*(rows.column(name).to_pylist() for name in ORIGIN), strict=True)

@@ -37,6 +37,9 @@ ShardFile: TypeAlias = str | os.PathLike[str] | IO[bytes]
 ROW_COLUMNS = ("graph_id", "source_file", "source_row", "label", "split")
 """Columns of `Shard.rows` that every collection has; extra columns follow."""
 
+ORIGIN = ("source_file", "source_row")
+"""Those that tell every row from every other: where in the input it comes from."""
+
 GRAPH_COLUMNS = (
     "num_nodes",
     "edge_source",
@@ -260,6 +263,11 @@ def read_shard(file: ShardFile, row_range: tuple[int, int] | None = None) -> Sha
         table = _typed(table, schema, labels, extra)
         _check_labels(table.column("label").combine_chunks(), labels, name)
         return Shard(_graphs_of(table, schema, name), table.select([*ROW_COLUMNS, *extra]), labels)
+
+
+def origins(rows: pa.Table) -> Iterator[tuple[str, int]]:
+    """Say for every row where in the input it comes from, see `ORIGIN`."""
+    return zip(*(rows.column(name).to_pylist() for name in ORIGIN), strict=True)
 
 
 def summarize_shard(file: ShardFile) -> ShardSummary:
