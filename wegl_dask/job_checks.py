@@ -56,9 +56,10 @@ def _secrets(table: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
 
 def _repeated_names(spec: "JobSpec") -> Iterator[str]:
     lists = {"nodes.features": spec.nodes.features}
-    for name in ("targets", "extra_columns", "columns", "node_labels", "node_attributes", "edge_labels"):
+    columns = ("targets", "extra_columns", "columns")
+    attributes = ("node_labels", "node_attributes", "edge_labels", "edge_attributes")
+    for name in (*columns, *attributes):
         lists[f"source.{name}"] = getattr(spec.source, name, None)
-    lists["source.edge_attributes"] = getattr(spec.source, "edge_attributes", None)
     for key, names in lists.items():
         for name in dict.fromkeys(name for i, name in enumerate(names or []) if name in (names or [])[:i]):
             yield f'{key} names "{name}" twice: name it once'

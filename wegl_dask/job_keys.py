@@ -51,7 +51,7 @@ def table_keys(table: type[BaseModel], prefix: str = "") -> list[DocumentedKey]:
         key = f"{prefix}{name}"
         forms = table_forms(field)
         if forms:
-            keys += _keys_oftable_forms(forms, f"{key}.")
+            keys += _keys_of_forms(forms, f"{key}.")
         elif inner := _inner_table(field.annotation):
             keys += table_keys(inner, f"{key}.")
         else:
@@ -67,7 +67,7 @@ def table_forms(field: FieldInfo) -> dict[str, type[BaseModel]]:
     return {get_args(form.model_fields["kind"].annotation)[0]: form for form in forms}
 
 
-def _keys_oftable_forms(forms: Mapping[str, type[BaseModel]], prefix: str) -> Iterator[DocumentedKey]:
+def _keys_of_forms(forms: Mapping[str, type[BaseModel]], prefix: str) -> Iterator[DocumentedKey]:
     yield DocumentedKey(f"{prefix}kind", " | ".join(f'"{kind}"' for kind in forms), REQUIRED, "What is read.")
     found: dict[str, dict[DocumentedKey, list[str]]] = {}
     for kind, form in forms.items():
