@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from wegl_dask.errors import SourceError
 from wegl_dask.graphs import GraphBatch, GraphSchema
+from wegl_dask.plain_graphs import describe_widths, schema_widths
 
 LabelKind = Literal["none", "class", "target", "tasks"]
 
@@ -126,10 +127,11 @@ class SourcePlan:
         SourceError
             If the graphs have other features, or it cannot be told which category is which.
         """
-        own, other = _widths(self.schema), _widths(schema)
+        own, other = schema_widths(self.schema), schema_widths(schema)
         if own != other:
             raise SourceError(
-                f"the graphs of the source have {own}; the model was fitted to graphs with {other}: read the same features"
+                f"the graphs of the source have {describe_widths(own)}; the model was fitted to graphs with "
+                f"{describe_widths(other)}: read the same features"
             )
         if not schema.node_category_counts and not schema.edge_category_counts:
             return self
@@ -233,14 +235,6 @@ def fingerprint(*parts: bytes | str) -> str:
     for part in parts:
         digest.update(part.encode() if isinstance(part, str) else part)
     return digest.hexdigest()
-
-
-def _widths(schema: GraphSchema) -> str:
-    node, edge = len(schema.node_category_counts), len(schema.edge_category_counts)
-    return (
-        f"{node} categories and {schema.node_attribute_width} attributes a node, {edge} and "
-        f"{schema.edge_attribute_width} an edge"
-    )
 
 
 def _describe(numbering: Mapping[str, Any]) -> str:
