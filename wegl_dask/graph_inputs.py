@@ -23,6 +23,7 @@ from wegl_dask.plain_graphs import (
     Widths,
     describe_widths,
     join_graphs,
+    largest_counts,
     naming_graph,
     plain_graph,
     schema_widths,
@@ -249,8 +250,10 @@ def common_schema(schemas: Sequence[tuple[GraphSchema, bool]]) -> GraphSchema:
     edges = next((schema for schema, has_edges in schemas if has_edges), schemas[0][0])
     edge_widths = schema_widths(edges)[2:]
     return GraphSchema(
-        _largest([schema.node_category_counts for schema, _ in schemas]),
-        _largest([schema.edge_category_counts for schema, _ in schemas if schema_widths(schema)[2:] == edge_widths]),
+        largest_counts([schema.node_category_counts for schema, _ in schemas]),
+        largest_counts(
+            [schema.edge_category_counts for schema, _ in schemas if schema_widths(schema)[2:] == edge_widths]
+        ),
         schemas[0][0].node_attribute_width,
         edges.edge_attribute_width,
     )
@@ -317,7 +320,3 @@ def _ogb_graph(fields: Mapping[str, Any]) -> PlainGraph:
 
 def _widths_of(graph: PlainGraph | GraphBatch) -> Widths:
     return schema_widths(graph.schema) if isinstance(graph, GraphBatch) else graph.widths
-
-
-def _largest(counts: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
-    return tuple(map(max, zip(*counts, strict=True)))

@@ -189,6 +189,11 @@ def covering_counts(categories: Sequence[IntArray], width: int) -> tuple[int, ..
     return tuple((stacked.max(axis=0) + 1).tolist())
 
 
+def largest_counts(counts: Sequence[Sequence[int]]) -> tuple[int, ...]:
+    """Sizes of the smallest vocabularies that hold those of all `counts`, one size a feature each."""
+    return tuple(map(max, zip(*counts, strict=True)))
+
+
 def schema_widths(schema: GraphSchema) -> Widths:
     """Tell how many features of each kind the graphs of a schema have."""
     return (

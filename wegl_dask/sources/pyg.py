@@ -11,7 +11,14 @@ import numpy as np
 from wegl_dask.convert import EDGE_FIELDS, NODE_FIELDS, import_pyg, pyg_graph
 from wegl_dask.errors import SourceError
 from wegl_dask.graphs import GraphSchema
-from wegl_dask.plain_graphs import PlainGraph, UnusableGraphError, Widths, covering_counts, schema_widths
+from wegl_dask.plain_graphs import (
+    PlainGraph,
+    UnusableGraphError,
+    Widths,
+    covering_counts,
+    largest_counts,
+    schema_widths,
+)
 from wegl_dask.sources._collected import CollectedGraph, collected_shard
 from wegl_dask.sources._cuts import cut_by_nodes, shard_loads
 from wegl_dask.sources._hashes import cut_fingerprint, hash_file
@@ -259,12 +266,8 @@ def _decide_schema(tallies: Sequence[Mapping[str, Any]]) -> GraphSchema:
         return GraphSchema()
     chosen = max(votes, key=lambda widths: votes[widths])
     return GraphSchema(
-        _largest([t["node_category_counts"] for t in tallies if tuple(t["widths"][:2]) == chosen[:2]]),
-        _largest([t["edge_category_counts"] for t in tallies if tuple(t["widths"][2:]) == chosen[2:]]),
+        largest_counts([t["node_category_counts"] for t in tallies if tuple(t["widths"][:2]) == chosen[:2]]),
+        largest_counts([t["edge_category_counts"] for t in tallies if tuple(t["widths"][2:]) == chosen[2:]]),
         chosen[1],
         chosen[3],
     )
-
-
-def _largest(counts: Sequence[Sequence[int]]) -> tuple[int, ...]:
-    return tuple(map(max, zip(*counts, strict=True)))
