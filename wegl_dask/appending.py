@@ -8,7 +8,7 @@ import asyncio
 import json
 import time
 import tomllib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -24,7 +24,7 @@ from wegl_dask.ingest import ShardCensus, ingest, planned_shards, scan_source, s
 from wegl_dask.known_rows import KnownRows, RowKey, known_rows
 from wegl_dask.pipeline import RunSummary, embed, finish, finished_before, is_complete, summarize
 from wegl_dask.progress import Progress, counted
-from wegl_dask.records import PartRecord
+from wegl_dask.records import PartRecord, part_path
 from wegl_dask.run import Run
 from wegl_dask.sources.base import SourcePlan, Unit, fingerprint
 from wegl_dask.spec import JobSpec
@@ -117,6 +117,7 @@ def _append(run: Run, given: GivenModel, key: RowKey) -> RunSummary:
     plans, records = finished_before(folder, {}, {})
     if not plans or plans[0].index:
         raise WeglError(f"the run in {folder.location()} has not finished: run its job again before appending to it")
+    _require_unaltered(run, records)
     plan = _new_shards(run, given, plans)
     is_pending = len(folder.records("plan")) > len(plans)
     if not plan.units or not (is_pending or is_complete(folder)):
@@ -136,6 +137,18 @@ def _append(run: Run, given: GivenModel, key: RowKey) -> RunSummary:
         folder.keep_only([model, *plans, *records])
         folder.mark_success()
         raise
+
+
+def _require_unaltered(run: Run, records: Iterable[PartRecord]) -> None:
+    """Refuse to append to parts that are not as they were written: rows that are known are looked up in them."""
+    for stage, folder in (("ingest", "graphs"), ("embed", "data")):
+        own = {record.index: record for record in records if record.stage == stage}
+        without = "graphs" if not run.spec.output.keep_graphs else ""
+        for index in run.altered(stage, own, without=without)[:1]:
+            raise WeglError(
+                f"{run.folder.location(part_path(folder, index))}, or what was rejected with it, was altered after it was "
+                "written: run the run's job again, which makes it anew, before appending to it"
+            )
 
 
 def _await_tasks(client: Client) -> None:

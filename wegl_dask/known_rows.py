@@ -1,6 +1,7 @@
 """Which rows of its input a run has already, so that an append embeds the others alone."""
 
 import io
+import json
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -28,6 +29,7 @@ Places = Mapping[str, list[list[int]]]
 RowKey = Literal["row", "id"]
 
 _KEYS = ["graph_id", "source_file", "source_row"]
+_COLUMN_NAMES = {"graph_id": "id"}
 _GRAPH_ARRAYS = (
     *("edge_source", "edge_target", "node_categories", "node_attributes"),
     *("edge_categories", "edge_attributes"),
@@ -108,8 +110,8 @@ class KnownRows:
     ) -> tuple[SourceShard, int]:
         """Take the rows that are known out of a shard as read: the rest, and how many they were.
 
-        Rows that are known by their place are compared with what they were: the ids, and the graphs, or the numbers of
-        nodes where graphs were not kept.
+        Rows that are known by their place are compared with what they were: all columns, and the graphs, or the numbers
+        of nodes where graphs were not kept.
 
         Raises
         ------
@@ -133,18 +135,21 @@ class KnownRows:
         return _chosen(shard, [~mask for mask in known]), n_known
 
     def _require_unchanged(self, folder: RunFolder, found: IngestedShard, places: Places) -> None:
+        columns = tuple(found.rows.schema.names)
         for row in found.rejected.to_pylist():
-            before = _earlier(folder, _shard_of(places, row), self.fingerprint)
+            before = _earlier(folder, _shard_of(places, row), columns, self.fingerprint)
             if before.position(row) is not None:
                 raise _changed(row, f"cannot be embedded any more: {row['reason']}")
-        for index, row in enumerate(found.rows.select(_KEYS).to_pylist()):
-            before = _earlier(folder, _shard_of(places, row), self.fingerprint)
+        for index, row in enumerate(found.rows.to_pylist()):
+            before = _earlier(folder, _shard_of(places, row), columns, self.fingerprint)
             position = before.position(row)
             # A row that was rejected is not tried again, whatever it is now.
             if position is None:
                 continue
-            if before.ids[position] != row["graph_id"]:
-                raise _changed(row, f"had the id {before.ids[position]!r}")
+            for name, was in before.rows[position].items():
+                # NaN, of which labels of several tasks have some, is written as it is.
+                if json.dumps(was, default=str) != json.dumps(row[name], default=str):
+                    raise _changed(row, f"had the {_COLUMN_NAMES.get(name, name)} {was!r}")
             if not before.is_equal(position, found.graphs[index]):
                 raise _changed(row, "is another graph now")
 
@@ -155,7 +160,8 @@ class _Earlier:
 
     Attributes
     ----------
-    ids : list of str
+    rows : list of dict
+        All columns but the embedding's.
     positions : dict
         From file and number of a row to its position.
     node_counts : int, (n_graphs,)
@@ -163,7 +169,7 @@ class _Earlier:
         None where they were not kept.
     """
 
-    ids: list[str]
+    rows: list[dict[str, Any]]
     positions: dict[tuple[str, int], int]
     node_counts: IntArray
     graphs: GraphBatch | None
@@ -180,19 +186,19 @@ class _Earlier:
 
 
 @lru_cache(maxsize=4)
-def _earlier(folder: RunFolder, shard: int, fingerprint: str) -> _Earlier:  # noqa: ARG001  keys the cache
-    graphs, columns = None, [*_KEYS, "num_nodes"]
+def _earlier(folder: RunFolder, shard: int, columns: tuple[str, ...], fingerprint: str) -> _Earlier:  # noqa: ARG001  keys the cache
+    graphs = None
     content = folder.read_if_there(part_path("graphs", shard))
     if content is not None:
         stored = read_shard(io.BytesIO(content))
-        graphs, table, counts = stored.graphs, stored.rows.select(_KEYS), stored.graphs.node_counts
+        graphs, table, counts = stored.graphs, stored.rows.select(columns), stored.graphs.node_counts
     else:
         with folder.parquet(part_path("data", shard)) as file:
-            table = file.read(columns=columns, use_threads=False)
+            table = file.read(columns=[*columns, "num_nodes"], use_threads=False)
         counts = table.column("num_nodes").to_numpy()
-    ids, names, numbers = (table.column(name).to_pylist() for name in _KEYS)
-    places = {place: position for position, place in enumerate(zip(names, numbers, strict=True))}
-    return _Earlier(ids, places, counts, graphs)
+    rows = table.select(columns).to_pylist()
+    places = {(row["source_file"], row["source_row"]): position for position, row in enumerate(rows)}
+    return _Earlier(rows, places, counts, graphs)
 
 
 def _chosen(shard: SourceShard, masks: Sequence[BoolArray]) -> SourceShard:

@@ -94,7 +94,14 @@ class Run:
         return self.intact(stage, found) if self.resumed else found
 
     def intact(self, stage: str, records: Mapping[int, PartRecord], *, without: str = "") -> dict[int, PartRecord]:
-        """Keep the records whose files hold the bytes that were written, checked on the workers.
+        """Keep the records of parts that were not altered; see `altered`."""
+        altered = self.altered(stage, records, without=without)
+        for index in altered:
+            _log.warning("%s: part %d was altered after it was written; it is made again", stage, index)
+        return {index: record for index, record in records.items() if index not in set(altered)}
+
+    def altered(self, stage: str, records: Mapping[int, PartRecord], *, without: str = "") -> list[int]:
+        """Find the parts whose files do not hold the bytes that were written, checked on the workers.
 
         The files in the subfolder `without` are not looked at.
         """
@@ -102,10 +109,7 @@ class Run:
         checked = run_stage(
             self.client, f"check-{stage}", partial(tasks.check_part, self.folder), descriptors, retries=self._retries
         )
-        altered = sorted(task.index for task, outcome in checked if not outcome.result)
-        for index in altered:
-            _log.warning("%s: part %d was altered after it was written; it is made again", stage, index)
-        return {index: record for index, record in records.items() if index not in set(altered)}
+        return sorted(task.index for task, outcome in checked if not outcome.result)
 
     def prepare(self, function: Callable[[], None]) -> Future:
         """Let one worker prepare for a later task, while the stages before it go on.

@@ -1,5 +1,6 @@
 """Embedding with a model that is there: transforms, appends, and the estimator beside the job."""
 
+import csv
 import itertools
 import json
 import shutil
@@ -594,6 +595,59 @@ def test_the_job_itself_keeps_what_was_appended(run, rows, write_rows, folder_jo
     assert (
         len(read_embeddings(tmp_path / "out").X) == RunFolder(str(tmp_path / "out")).read_manifest()["summary"]["rows"]
     )
+
+
+@pytest.mark.parametrize("keep_graphs", [True, False])
+@pytest.mark.parametrize("column", ["active", "fold", "vendor"])
+def test_a_row_of_which_anything_else_has_changed_is_refused(
+    run, rows, append, folder_job, column, keep_graphs, tmp_path
+):
+    def write(n_rows, **changed):
+        table = [
+            {"smiles": smiles, "id": name, "active": i % 2, "fold": "train", "vendor": "a"}
+            for i, (smiles, name) in enumerate(rows[:n_rows])
+        ]
+        table[5] |= changed
+        (tmp_path / "in").mkdir(exist_ok=True)
+        with (tmp_path / "in" / "a.csv").open("w", newline="") as file:
+            writer = csv.DictWriter(file, table[0])
+            writer.writeheader()
+            writer.writerows(table)
+
+    write(60)
+    columns = {"targets": ["active"], "split_column": "fold", "extra_columns": ["vendor"]}
+    run(folder_job(source=columns, output={"keep_graphs": keep_graphs}))
+    write(65, **{column: {"active": 0, "fold": "test", "vendor": "b"}[column]})
+    name = {"active": "label 1", "fold": "split 'train'", "vendor": "vendor 'a'"}[column]
+    with pytest.raises(SourceError, match=rf"a.csv has changed since it was embedded: row 5 .* had the {name}\. "):
+        append(tmp_path / "out")
+    write(65)
+    summary = append(tmp_path / "out")
+    assert summary.rows + summary.rejected == 5
+
+
+@pytest.mark.parametrize("key", ["row", "id"])
+@pytest.mark.parametrize("folder", ["data", "graphs"])
+def test_nothing_is_appended_to_parts_that_were_altered(
+    run, rows, write_rows, folder_job, append, folder, key, tmp_path
+):
+    write_rows("a.csv", rows[:60])
+    write_rows("b.csv", rows[60:120])
+    run(folder_job(source={"nodes_per_shard": 700}))
+    out = tmp_path / "out"
+    part = out / folder / "part-00000.parquet"
+    whole = part.read_bytes()
+    shutil.copy(out / folder / "part-00001.parquet", part)
+    for n_new in (0, 10):
+        write_rows("c.csv", rows[120 : 120 + n_new])
+        with pytest.raises(
+            WeglError, match=rf"{folder}/part-00000.parquet, or .*, was altered after it was written: run"
+        ):
+            append(out, key=key)
+    part.write_bytes(whole)
+    summary = append(out, key=key)
+    assert summary.rows + summary.rejected == 10
+    assert verify_run(RunFolder(str(out)), deep=True) == []
 
 
 def test_labels_of_new_rows_are_those_of_the_run(run, append, tmp_path):

@@ -91,7 +91,8 @@ def append(
     """Embed what is new in the source of the finished run OUT, with its model, into new parts of its folder data/.
 
     Run night after night, it does what has come since. By default a row is known by its file and its number in it: new
-    files of a folder or glob are read, and new rows at the end of files; a file that changed otherwise is an error.
+    files of a folder or glob are read, and new rows at the end of files; a file that changed otherwise is an error (where
+    graphs were not kept, a graph that has as many nodes as before is taken to be the same).
     With --by-id the whole source is read and rows whose id is new are embedded; then a file that is written anew needs
     a new name. In both cases rows that were rejected before are not tried again.
 

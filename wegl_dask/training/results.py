@@ -229,7 +229,9 @@ def notes_of(metrics: Mapping[str, Any]) -> list[str]:
     if metrics["chosen"]:
         lines.append("chosen: " + ", ".join(f"{key} = {value}" for key, value in metrics["chosen"].items()))
     if len(metrics["task_names"]) > 1:
-        lines.append(f"every number is a mean over {len(metrics['task_names'])} tasks: {', '.join(metrics['task_names'])}")
+        lines.append(
+            f"every number is a mean over {len(metrics['task_names'])} tasks: {', '.join(metrics['task_names'])}"
+        )
     if len(metrics["class_names"]) == 2:
         lines.append(f"scores and average precision are of the class {metrics['class_names'][1]!r}, the second by name")
     return [*lines, *metrics["notes"]]
