@@ -321,6 +321,11 @@ def test_init_overwrites_nothing(call, tmp_path):
     assert (tmp_path / "mine.toml").read_text() == "mine"
 
 
+@pytest.mark.parametrize(("limit", "message"), [("much", "is not a size"), ("1MB", "a worker needs")])
+def test_check_refuses_a_memory_that_no_worker_can_have(call, job, limit, message):
+    assert message in error_of(call("check", job, "--set", f"cluster.memory_limit={limit}"), 2)
+
+
 def test_init_suggests_the_nearest_name(call):
     assert error_of(call("init", "quickstrat"), 2) == "there is no job file 'quickstrat'; did you mean quickstart?"
     assert "there are ogbg-molhiv, quickstart, smiles, paper/collab" in error_of(call("init", "zzz"), 2)

@@ -320,6 +320,14 @@ def test_files_folders_and_links_in_one_anothers_place_are_named(tmp_path):
         folder.write("folder", b"")
 
 
+def test_a_pipe_in_the_place_of_a_file_is_named_and_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "part-00000.parquet")
+    folder = Folder(str(tmp_path))
+    for read in (folder.read, folder.sha256, folder.parquet_footer, lambda name: folder.parquet(name).__enter__()):
+        with pytest.raises(WeglError, match=r"part-00000\.parquet is no file: remove it"):
+            read("part-00000.parquet")
+
+
 def test_a_folder_whose_name_is_no_text_is_refused(tmp_path):
     path = os.fsdecode(os.fsencode(tmp_path) + b"/\xff")
     with pytest.raises(JobFileError, match=r"the folder '.*\\udcff' has a name that is not UTF-8 text: rename it"):

@@ -185,6 +185,20 @@ def test_a_part_that_the_run_has_not_made_is_named(tmp_path):
             read(str(tmp_path))
 
 
+def test_a_part_in_the_place_of_another_is_named(tmp_path):
+    folder = RunFolder(str(tmp_path))
+    write_run(folder, [[1.0, 2.0], [3.0]], TARGET)
+    records = folder.records("embed")
+    folder.write_manifest(records, stage_seconds={}, work={}, versions={}, summary={})
+    assert read_embeddings(tmp_path).graph_id.tolist() == ["g0", "g1", "g2"]
+    shutil.copy(tmp_path / "data/part-00001.parquet", tmp_path / "data/part-00000.parquet")
+    for read in (read_embeddings, RunRows.open):
+        with pytest.raises(
+            WeglError, match=r"part-00000\.parquet is not the part that was written, which has [\d,]+ bytes"
+        ):
+            read(str(tmp_path))
+
+
 def test_parts_copied_without_their_run_are_read_without_a_reference(tmp_path):
     write_run(RunFolder(str(tmp_path / "run")), [[1.0], [2.0], [3.0]], TARGET)
     (tmp_path / "run" / "data").rename(tmp_path / "copy")

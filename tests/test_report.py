@@ -302,7 +302,7 @@ def test_pairs_of_large_graphs_are_left_out_and_counted(quickstart_run, monkeypa
     np.testing.assert_array_equal(some.approximation.wasserstein, whole.wasserstein[small])
     assert some.n_large_pairs == 300 - small.sum() > 0
     assert f"{some.n_large_pairs} pairs of large graphs were left out" in report_of(quickstart_run).text
-    monkeypatch.setattr(report_content, "PAIR_ENTRIES", 0)
+    monkeypatch.setattr(report_content, "PAIR_NODES", 0)
     assert read_content(quickstart_run).approximation is None
     assert "300 pairs of large graphs were left out" in report_of(quickstart_run).text
 

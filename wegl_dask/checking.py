@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from dask.system import CPU_COUNT
+
 from wegl_dask.claims import examine
 from wegl_dask.errors import JobFileError, SourceError
 from wegl_dask.features import default_features
@@ -89,8 +91,11 @@ def check_job(spec: JobSpec) -> Finding:
     if given is not None:
         node_features = edge_features = f"those of the model in {spec.model.path}"
     if spec.cluster.kind == "local":
+        from wegl_dask.local_client import memory_of_a_worker  # noqa: PLC0415  Dask is slow to import
+
         # The workers will be on this machine: what they lack is missing here.
         kernels(spec.cluster.device)
+        memory_of_a_worker(spec.cluster.memory_limit, spec.cluster.workers or CPU_COUNT)
     # Last: what is wrong with the source has to be put right in any case, and may be why the job is another one.
     folder_state = _folder_state(spec)
     folder = RunFolder(spec.output.path).location()

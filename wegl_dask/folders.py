@@ -12,6 +12,7 @@ import io
 import os
 import re
 import secrets
+import stat
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -116,7 +117,7 @@ class Folder:
         """Read a file whole; None where there is no such file."""
         with self._explained("read", name), contextlib.suppress(FileNotFoundError):
             if self.is_local:
-                return Path(self.url, name).read_bytes()
+                return self._regular(name).read_bytes()
             store, root = self._store()
             content: bytes = store.cat_file(f"{root}/{name}")
             return content
@@ -275,7 +276,7 @@ class Folder:
             If it is not there, or is not Parquet, or turns out to be damaged while it is read.
         """
         # A path is read by Arrow itself, without going through Python.
-        source = str(Path(self.url, name)) if self.is_local else pa.BufferReader(self.read(name))
+        source = str(self._regular(name)) if self.is_local else pa.BufferReader(self.read(name))
         with self._explained_parquet(name), pq.ParquetFile(source, page_checksum_verification=True) as file:
             yield file
 
@@ -283,13 +284,22 @@ class Folder:
         """Read the footer of a Parquet file and no more; see `parquet` for the errors."""
         with self._explained_parquet(name):
             if self.is_local:
-                return pq.read_metadata(str(Path(self.url, name)))
+                return pq.read_metadata(str(self._regular(name)))
             with self._explained("read", name), self._open(name) as file:
                 return pq.read_metadata(file)
 
+    def _regular(self, name: str) -> Path:
+        """Find the path of a file on a disk; a pipe in its place would be waited for without end."""
+        path = Path(self.url, name)
+        with contextlib.suppress(OSError):
+            mode = path.stat().st_mode
+            if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+                raise WeglError(f"{self.location(name)} is no file: remove it, and run the job again")
+        return path
+
     def _open(self, name: str) -> BinaryIO:
         if self.is_local:
-            return Path(self.url, name).open("rb")
+            return self._regular(name).open("rb")
         store, root = self._store()
         file: BinaryIO = store.open(f"{root}/{name}", "rb")
         return file

@@ -19,6 +19,7 @@ from wegl_dask.folders import Folder
 from wegl_dask.model_files import MODEL_JSON, read_model
 from wegl_dask.records import RECORD_FOLDER, RECORD_NAME, part_index, part_path
 from wegl_dask.sources.base import LabelSchema
+from wegl_dask.storage import MANIFEST_NAME, RunFolder
 
 READERS = 8
 """Files that are read at a time."""
@@ -170,8 +171,9 @@ def find_parts(folder: Folder) -> tuple[Folder, Folder | None]:
 
 
 def part_names(data: Folder, run: Folder | None, *, allow_unfinished: bool) -> list[str]:
-    """List the parts in the order of the shards, after checking that all of them are there."""
-    by_index = {index: name for name in data.listing() if (index := part_index(name)) is not None}
+    """List the parts in the order of the shards, after checking that all of them are there, in the size they were written."""
+    sizes = data.listing()
+    by_index = {index: name for name in sizes if (index := part_index(name)) is not None}
     if not by_index:
         raise WeglError(f"there are no embeddings in {data.location()}: give a run folder, or its folder data/")
     if not allow_unfinished:
@@ -191,6 +193,7 @@ def part_names(data: Folder, run: Folder | None, *, allow_unfinished: bool) -> l
                     f"{f', and {len(strangers) - 1} more parts are' if len(strangers) > 1 else ''}: move it away"
                 )
             expected |= recorded
+            _require_sizes(data, run, sizes)
         missing = sorted(expected - set(by_index))
         if missing:
             raise WeglError(
@@ -198,6 +201,19 @@ def part_names(data: Folder, run: Folder | None, *, allow_unfinished: bool) -> l
                 f"{f', and {len(missing) - 1} more parts are' if len(missing) > 1 else ''}: run the job again"
             )
     return [by_index[index] for index in sorted(by_index)]
+
+
+def _require_sizes(data: Folder, run: Folder, sizes: Mapping[str, int | None]) -> None:
+    """Refuse parts that are not of the size that the manifest has: one may have been put in place of another."""
+    if MANIFEST_NAME not in run.listing():
+        return
+    records = RunFolder(run.url, run.storage_options).read_manifest()["records"]
+    for file in (file for record in records for file in record["files"]):
+        folder, _, name = file["path"].rpartition("/")
+        if folder == "data" and name in sizes and sizes[name] != file["bytes"]:
+            raise WeglError(
+                f"{data.location(name)} is not the part that was written, which has {file['bytes']:,} bytes: run the job again"
+            )
 
 
 def common_format(data: Folder, names: Sequence[str], footers: Sequence[pq.FileMetaData]) -> EmbeddingFormat:

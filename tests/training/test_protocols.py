@@ -442,3 +442,14 @@ def test_a_task_without_labels_in_a_training_part_is_named_before_the_fits(make_
 def test_too_few_graphs_for_the_folds_are_counted(make_problem, one_worker):
     with pytest.raises(JobFileError, match=r"train\.folds = 40 folds need 80 graphs with labels; there are 60"):
         evaluate(make_problem("binary"), "svm-rbf", "cv", one_worker, n_folds=40)
+
+
+def test_graphs_in_no_part_of_the_split_are_counted(make_problem):
+    problem = make_problem("regression", split=True)
+    split = problem.split.copy()
+    split[:3], split[3] = "TRAIN", None
+    Y = problem.Y.copy()
+    Y[0] = np.nan
+    outcome = evaluate(replace(problem, split=split, Y=Y), "ridge", "split", Workers(1))
+    assert "graphs with labels in none of the parts train, valid, test, which were left out: 3" in outcome.notes
+    assert not any("left out" in note for note in evaluate(problem, "ridge", "split", Workers(1)).notes)

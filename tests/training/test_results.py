@@ -304,6 +304,13 @@ def test_numbers_of_any_size_are_shown_by_four_digits(values, shown):
     assert row.split("  ")[-1].strip() == shown
 
 
+@pytest.mark.parametrize("scale", [1e-199, 1e-311, 1.0, 1e199])
+def test_values_of_any_size_have_a_deviation(scale):
+    summary = summarise([scale, np.nan, 3 * scale, 5 * scale])
+    assert summary["mean"] == pytest.approx(3 * scale, rel=1e-9)
+    assert summary["std"] == pytest.approx(2 * scale, rel=1e-9)
+
+
 @pytest.mark.parametrize("failing", ["predictions.parquet", "model.skops", "metrics.json"])
 def test_a_training_that_cannot_be_written_leaves_the_earlier_one(failing, make_problem, write_problem, monkeypatch):
     folder = write_problem(make_problem("regression"))

@@ -42,6 +42,9 @@ PAIR_SAMPLE = 300
 PAIR_ENTRIES = 250_000
 """Pairs of nodes of two graphs that are compared, at most: such an exact plan takes some hundredths of a second."""
 
+PAIR_NODES = 2_000
+"""Nodes of a graph that is compared, at most: with a small one, or the reference, a plan of 20,000 takes a second."""
+
 POINT_SAMPLE = 4_000
 """Points that are shown, at most."""
 
@@ -258,7 +261,7 @@ def _approximation(folder: RunFolder, rows: RunRows) -> tuple[Approximation | No
         return None, 0
     pairs = sample_pairs(len(graphs), PAIR_SAMPLE, seed=0)
     sizes = rows.values(graphs, ("num_nodes",)).column(0).to_numpy().astype(np.int64)
-    small = sizes[pairs].prod(axis=1) <= PAIR_ENTRIES
+    small = (sizes[pairs].prod(axis=1) <= PAIR_ENTRIES) & (sizes[pairs].max(axis=1) <= PAIR_NODES)
     compared = compare_pairs(rows, graphs[pairs[small]]) if small.any() else None
     return compared, int((~small).sum())
 

@@ -124,6 +124,9 @@ def evaluate_split(
         notes = []
     if not learner.is_seeded:
         notes.append("the model has nothing random: one fit stands for all seeds")
+    in_parts = np.concatenate([problem.part(name) for name in SPLITS])
+    if n_left := len(np.setdiff1d(problem.labelled, in_parts)):
+        notes.append(f"graphs with labels in none of the parts {', '.join(SPLITS)}, which were left out: {n_left:,}")
     notes += learner.notes
     return Outcome(
         candidates=candidates,

@@ -143,10 +143,12 @@ def summarise(values: Sequence[float]) -> dict[str, Any]:
 
     A value that is not defined is null, and left out of the mean.
     """
-    defined = [value for value in values if not np.isnan(value)]
+    defined = np.array([value for value in values if not np.isnan(value)])
+    # The squares of small numbers are none, and those of a power of two times them have the same digits.
+    _, power = np.frexp(np.abs(defined).max(initial=0.0))
     return {
-        "mean": float(np.mean(defined)) if defined else None,
-        "std": float(np.std(defined, ddof=1)) if len(defined) > 1 else None,
+        "mean": float(np.mean(defined)) if len(defined) else None,
+        "std": float(np.ldexp(np.std(np.ldexp(defined, -power), ddof=1), power)) if len(defined) > 1 else None,
         "values": [None if np.isnan(value) else float(value) for value in values],
     }
 
