@@ -7,10 +7,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from wegl_dask import embeddings
+from wegl_dask.checksums import sealed
 from wegl_dask.embeddings import EmbeddingFormat, EmbeddingRows
 from wegl_dask.errors import WeglError
 from wegl_dask.folders import Folder
 from wegl_dask.reading import find_parts, read_embeddings
+from wegl_dask.records import json_bytes
 from wegl_dask.run_rows import RunRows
 from wegl_dask.sources.base import LabelSchema
 from wegl_dask.storage import RunFolder
@@ -197,6 +199,10 @@ def test_a_part_in_the_place_of_another_is_named(tmp_path):
             WeglError, match=r"part-00000\.parquet is not the part that was written, which has [\d,]+ bytes"
         ):
             read(str(tmp_path))
+    for records in (None, [{}], [{"files": [{"path": "data/part-00000.parquet", "bytes": "many"}]}]):
+        folder.write("manifest.json", json_bytes(sealed({"records": records})))
+        with pytest.raises(WeglError, match=r"manifest\.json is damaged: .* in its records\. Run the job again"):
+            read_embeddings(tmp_path)
 
 
 def test_parts_copied_without_their_run_are_read_without_a_reference(tmp_path):

@@ -474,7 +474,7 @@ def test_predictions_that_are_no_parquet_are_named(change, trained_run):
 )
 def test_a_manifest_of_something_else_is_named(values, key, trained_run):
     folder = trained_run("binary", "cv")
-    whole = {"versions": {}, "stages": {}} if values else {}
+    whole = {"records": [], **({"versions": {}, "stages": {}} if values else {})}
     folder.write("manifest.json", json.dumps(sealed(whole | values)).encode())
     with pytest.raises(WeglError, match=rf"manifest\.json is damaged: {re.escape(key)}: .*Run the job again$"):
         write_report(folder)

@@ -207,12 +207,18 @@ def _require_sizes(data: Folder, run: Folder, sizes: Mapping[str, int | None]) -
     """Refuse parts that are not of the size that the manifest has: one may have been put in place of another."""
     if MANIFEST_NAME not in run.listing():
         return
-    records = RunFolder(run.url, run.storage_options).read_manifest()["records"]
-    for file in (file for record in records for file in record["files"]):
-        folder, _, name = file["path"].rpartition("/")
-        if folder == "data" and name in sizes and sizes[name] != file["bytes"]:
+    manifest = RunFolder(run.url, run.storage_options).read_manifest()
+    try:
+        files = {file["path"]: int(file["bytes"]) for record in manifest["records"] for file in record["files"]}
+    except (KeyError, TypeError, ValueError) as error:
+        raise WeglError(
+            f"{run.location(MANIFEST_NAME)} is damaged: {error!r} in its records. Run the job again"
+        ) from error
+    for path, n_bytes in files.items():
+        folder, _, name = path.rpartition("/")
+        if folder == "data" and name in sizes and sizes[name] != n_bytes:
             raise WeglError(
-                f"{data.location(name)} is not the part that was written, which has {file['bytes']:,} bytes: run the job again"
+                f"{data.location(name)} is not the part that was written, which has {n_bytes:,} bytes: run the job again"
             )
 
 
