@@ -34,7 +34,7 @@ def reader(request, quickstart, make_problem, write_problem):
         case "table":
             return ParquetTable(str(part)).n_rows
     folder = write_problem(make_problem("binary"))
-    train(folder, TrainTable(model="random-forest", protocol="cv", folds=2), ClusterTable(workers=1), seed=0)
+    train(folder, TrainTable(model="svm-linear", protocol="cv", folds=2), ClusterTable(workers=1), seed=0)
     return lambda: trained.read_trained(folder, "")
 
 

@@ -20,6 +20,7 @@ from wegl_dask.reproduce import (
 )
 from wegl_dask.reproduce.numbers import mean_and_deviation
 from wegl_dask.reproduce.runtime_methods import Timing
+from wegl_dask.reproduce.tud import papers_number
 
 RESULTS = Path(__file__).parents[2] / "jobs" / "paper" / "results"
 
@@ -120,9 +121,22 @@ def test_the_tables_of_draws(path, fold_draws):
     assert all(f"  {line}\n" in notes for line in table.splitlines())
 
 
-@pytest.mark.parametrize("path", sorted(RESULTS.glob("unweighted-*.json")), ids=lambda path: path.stem)
-def test_forests_without_balanced_classes(path):
-    best = json.loads(path.read_text(encoding="utf-8"))["best"]
-    with_them, without = (mean_and_deviation(np.array(best[kind])) for kind in ("balanced", "not balanced"))
+def forests(name):
+    """Read what unweighted_forests.py wrote: with balanced classes, without, and the number of draws."""
+    best = json.loads((RESULTS / f"unweighted-{name}.json").read_text(encoding="utf-8"))["best"]
+    return *(mean_and_deviation(np.array(best[kind])) for kind in ("balanced", "not balanced")), len(best["balanced"])
+
+
+def test_forests_without_balanced_classes():
+    with_them, without, n_draws = forests("PTC_MR")
     notes = " ".join((RESULTS / "tud-notes.md").read_text(encoding="utf-8").split())
-    assert f"have {with_them} with them and {without} without, over {len(best['balanced'])} draws" in notes
+    assert f"have {with_them} with them and {without} without, over {n_draws} draws" in notes
+
+
+@pytest.mark.parametrize("pooling", ["concat", "average", "final"])
+def test_forests_without_edge_labels(pooling):
+    with_them, without, n_draws = forests(f"PTC_MR-noedge-{pooling}")
+    paper = papers_number("PTC_MR", pooling, "random-forest").mean
+    notes = (RESULTS / "tud-notes.md").read_text(encoding="utf-8")
+    assert f"  | {pooling} | {paper:.1f} | {with_them} | {without} |\n" in notes
+    assert n_draws == 10
