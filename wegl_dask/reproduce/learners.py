@@ -27,6 +27,7 @@ BOOSTED_WHOLE: Mapping[str, Sequence[str]] = {
     "MUTAG": ("concat", "average", "final"),
     "PTC_MR": ("concat", "average", "final"),
     "ENZYMES": ("average", "final"),
+    "IMDB-BINARY": ("average",),
 }
 """Data sets and poolings of which gradient boosting looks at all columns: those that this takes minutes of, and not hours."""
 
