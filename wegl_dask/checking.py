@@ -14,6 +14,7 @@ from wegl_dask.folders import Folder
 from wegl_dask.given_model import GivenModel
 from wegl_dask.ingest import check_plan, refuse_output_among_input, shard_size
 from wegl_dask.kernels import kernels
+from wegl_dask.local_client import memory_of_a_worker
 from wegl_dask.molecules import require_rdkit
 from wegl_dask.sources import open_source
 from wegl_dask.sources.base import Source, SourcePlan
@@ -91,8 +92,6 @@ def check_job(spec: JobSpec) -> Finding:
     if given is not None:
         node_features = edge_features = f"those of the model in {spec.model.path}"
     if spec.cluster.kind == "local":
-        from wegl_dask.local_client import memory_of_a_worker  # noqa: PLC0415  Dask is slow to import
-
         # The workers will be on this machine: what they lack is missing here.
         kernels(spec.cluster.device)
         memory_of_a_worker(spec.cluster.memory_limit, spec.cluster.workers or CPU_COUNT)

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from wegl_dask.errors import SourceError
 from wegl_dask.graphs import GraphBatch, IntArray, UsedAttributes
 from wegl_dask.records import PartRecord, part_path
-from wegl_dask.shards import IngestedShard, ingest_shard, read_shard
+from wegl_dask.shards import IngestedShard, ingest_shard, origins, read_shard
 from wegl_dask.sources.base import SourceShard
 from wegl_dask.storage import RunFolder
 
@@ -196,9 +196,8 @@ def _earlier(folder: RunFolder, shard: int, columns: tuple[str, ...], fingerprin
         with folder.parquet(part_path("data", shard)) as file:
             table = file.read(columns=[*columns, "num_nodes"], use_threads=False)
         counts = table.column("num_nodes").to_numpy()
-    rows = table.select(columns).to_pylist()
-    places = {(row["source_file"], row["source_row"]): position for position, row in enumerate(rows)}
-    return _Earlier(rows, places, counts, graphs)
+    places = {origin: position for position, origin in enumerate(origins(table))}
+    return _Earlier(table.select(columns).to_pylist(), places, counts, graphs)
 
 
 def _chosen(shard: SourceShard, masks: Sequence[BoolArray]) -> SourceShard:

@@ -130,12 +130,12 @@ def _file_lock(folder: Folder) -> _FileLock | None:
         except OSError as error:
             with open(descriptor, "rb") as file:  # noqa: PTH123 - it is a descriptor
                 holder = file.read()
-            if isinstance(error, BlockingIOError) and is_first_try:
+            if isinstance(error, BlockingIOError):
+                if not is_first_try:
+                    raise _refusal(folder, holder) from error
                 is_first_try = False
                 time.sleep(ASKED_FOR)
                 continue
-            if isinstance(error, BlockingIOError):
-                raise _refusal(folder, holder) from error
             if error.errno in _NO_LOCKS:
                 return None
             raise WeglError(f"cannot lock {path}: {error.strerror}") from error
