@@ -155,13 +155,30 @@ def test_automl_searches_on_the_setting_that_forests_chose_and_chooses_on_valid(
 
     monkeypatch.setattr(molhiv, "make_learner", make_learner)
     monkeypatch.setattr(protocols, "fit", fit)
-    plan = molhiv.Plan(methods=["automl"], layers=(3,), poolings=("final",), widths=(300,), seeds=3, time_budget=7.0)
-    steps = molhiv.Molhiv(plan, made_up(lambda _: 1.0), Ledger(Folder(str(tmp_path))), Workers(1))
-    *_, found = steps._with_seeds(molhiv.METHODS["automl"], molhiv.Setting(3, "final", 300), {})
+    plan = molhiv.Plan(
+        methods=["automl"],
+        layers=(3,),
+        poolings=("final",),
+        widths=(300,),
+        seeds=3,
+        embedding_seeds=2,
+        time_budget=7.0,
+    )
+    data_set = made_up(lambda _: 1.0)
+    steps = molhiv.Molhiv(plan, data_set, Ledger(Folder(str(tmp_path))), Workers(1))
+    method, setting = molhiv.METHODS["automl"], molhiv.Setting(3, "final", 300)
+    *_, found = steps._with_seeds(method, setting, {})
     # Scores that are all alike tell nothing apart.
     assert np.array(found).tolist() == [[50, 50, 50], [50, 50, 50]]
     assert held == [list(range(1, 90, 3))] * 3
     assert asked.count(("automl", "roc-auc", 7.0)) == 2  # steps, of two searches and of one
+    so_far = molhiv.Row("automl", vars(setting), {}, {}, *np.array(found), {})
+    *_, row = steps._with_embedding_seeds(so_far, method, setting)
+    assert [row.embedding_valid.tolist(), row.embedding_test.tolist()] == [[50, 50], [50, 50]]
+    assert row.how["time_budget"] == 7.0
+    assert asked.count(("automl", "roc-auc", 7.0)) == 4  # with a search for each embedding
+    assert {values["seed"] for values in data_set.asked} == {0, 1}
+    assert held == [list(range(1, 90, 3))] * 5
 
 
 def test_a_row_is_below_where_its_mean_on_test_is_below_the_papers():

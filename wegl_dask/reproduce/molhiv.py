@@ -210,7 +210,7 @@ class Molhiv:
         for valid, test in self._with_seeds(method, setting, candidate):
             row = Row(name, vars(setting), candidate, screened, valid, test, self._how(method))
             yield row
-        if method.model != "automl" and self._plan.embedding_seeds:
+        if self._plan.embedding_seeds:
             yield from self._with_embedding_seeds(row, method, setting)
 
     def _choose(self, method: Method) -> tuple[Setting, Candidate, dict[str, float]]:
@@ -290,10 +290,8 @@ class Molhiv:
                 task = self._task(method, setting, 0)
                 return [task.measure(scores) for scores in self._scores(method, task, candidate, some)]
 
-            budget = {"time_budget": self._plan.time_budget} if method.model == "automl" else {}
             name = f"{method.graphs}-{setting.name}-{method.model}-{some[0]}"
-            packages = AUTOML_PACKAGES if method.model == "automl" else PACKAGES
-            results += self._step(name, compute, packages=packages, candidate=candidate, seeds=some, **budget)
+            results += self._fitted(method, name, compute, candidate=candidate, seeds=some)
             valid, test = 100 * np.array(results).T
             yield valid, test
 
@@ -308,7 +306,8 @@ class Molhiv:
                 (found,) = self._scores(method, task, row.candidate, [0])
                 return {"measured": task.measure(found), "scores": np.round(found[:, 0], 6).tolist()}
 
-            step = self._step(f"{method.graphs}-{setting.name}-embedding-{seed}", compute, candidate=row.candidate)
+            name = f"{method.graphs}-{setting.name}-{'automl-' if method.model == 'automl' else ''}embedding-{seed}"
+            step = self._fitted(method, name, compute, candidate=row.candidate)
             results.append(step["measured"])
             scores.append(step["scores"])
             together = labels.measure(np.mean(scores, axis=0)[:, None])
@@ -338,6 +337,12 @@ class Molhiv:
         metric = choose_metric(problem.kind, "split", None)
         require_measurable(problem, metric)
         return _Task(problem, make_learner("random-forest", problem, metric=metric.name, time_budget=1.0), metric)
+
+    def _fitted(self, method: Method, name: str, compute: Callable[[], Any], **settings: Any) -> Any:
+        """Make a step of fits of the chosen candidate, or of searches of the AutoML library."""
+        if method.model != "automl":
+            return self._step(name, compute, **settings)
+        return self._step(name, compute, packages=AUTOML_PACKAGES, time_budget=self._plan.time_budget, **settings)
 
     def _step(
         self, name: str, compute: Callable[[], Any], *, packages: Sequence[str] = PACKAGES, **settings: Any
