@@ -22,6 +22,7 @@ from wegl_dask.records import (
     json_bytes,
 )
 from wegl_dask.training.names import (
+    KEPT_NAME,
     METRICS_FILE,
     MODEL_FILE,
     MODEL_NAMES,
@@ -51,7 +52,9 @@ OWN_NAMES = {
     SCRATCH_FOLDER: SCRATCH_NAME,
     **dict.fromkeys(
         map(training_folder, MODEL_NAMES),
-        re.compile("|".join(map(re.escape, (METRICS_FILE, PREDICTIONS_FILE, MODEL_FILE, LOCK_NAME)))),
+        re.compile(
+            "|".join([*map(re.escape, (METRICS_FILE, PREDICTIONS_FILE, MODEL_FILE, LOCK_NAME)), KEPT_NAME.pattern])
+        ),
     ),
     # After those of the models, which are in it: it holds no file of its own.
     TRAIN_FOLDER: re.compile(r"(?!)"),

@@ -21,7 +21,6 @@ AGAIN_SECONDS = 0.02
 """After which a signal comes once more that was dropped."""
 
 GOES_ON = "What was finished stays valid; run the same command again to go on from there"
-STARTS_ANEW = "Nothing of it was kept; run the same command again to start anew"
 RUN_AGAIN = "Run the same command again"
 
 

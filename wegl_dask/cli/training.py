@@ -4,7 +4,7 @@ from typing import Any, get_args
 
 import click
 
-from wegl_dask.cli.stopping import STARTS_ANEW, stopped_by_signals
+from wegl_dask.cli.stopping import GOES_ON, stopped_by_signals
 from wegl_dask.errors import JobFileError
 from wegl_dask.progress import format_seconds
 from wegl_dask.spec import JobSpec
@@ -63,7 +63,7 @@ def train(out: str, overrides: tuple[str, ...], **options: Any) -> None:
 
     run = RunFolder(out)
     spec = _job(run.job_toml(), run.location("job.toml"), overrides, options)
-    with stopped_by_signals(STARTS_ANEW):
+    with stopped_by_signals(GOES_ON):
         metrics = train_model(run, spec.train, spec.cluster, seed=spec.seed)
     click.echo(
         f"\n{spec.name}: {metrics['model']}, {metrics['protocol']}, {metrics['graphs_labelled']:,} graphs with labels, "
@@ -71,7 +71,8 @@ def train(out: str, overrides: tuple[str, ...], **options: Any) -> None:
     )
     for line in results_table(metrics):
         click.echo(f"  {line}")
-    click.echo(f"seconds: {format_seconds(metrics['seconds'])}")
+    before = f", and {metrics['fits_found']:,} fits before it was stopped" if metrics["fits_found"] else ""
+    click.echo(f"seconds: {format_seconds(metrics['seconds'])}{before}")
     click.echo(f"output: {out.rstrip('/')}/{training_folder(metrics['model'])}")
 
 

@@ -11,6 +11,9 @@ from wegl_dask.errors import MissingDependencyError, WeglError
 from wegl_dask.training.learner import Candidate, Held, Labels, Learner
 from wegl_dask.training.names import MetricName
 
+PACKAGES = ("flaml", "lightgbm", "pandas", "xgboost")
+"""What a search needs: FLAML itself is there without the others."""
+
 _FORESTS = "balanced_forest"
 
 ESTIMATORS = (_FORESTS, "lgbm", "extra_tree")
@@ -47,8 +50,7 @@ class AutoML(Learner):
     time_budget: float
 
     def __post_init__(self) -> None:
-        # FLAML itself is there without what its search needs.
-        for package in ("flaml", "lightgbm", "pandas", "xgboost"):
+        for package in PACKAGES:
             if importlib.util.find_spec(package) is None:
                 raise MissingDependencyError.for_extra(package, "automl")
 

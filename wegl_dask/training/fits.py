@@ -27,6 +27,14 @@ class Search:
     group: Sequence[Candidate]
     seed: int
 
+    def scores_of(self, result: FloatMatrix) -> FloatMatrix:
+        """Take a result for the scores that it is."""
+        return result
+
+    def result_of(self, scores: FloatMatrix) -> FloatMatrix:
+        """Take scores for the result that they are."""
+        return scores
+
 
 @dataclass(frozen=True)
 class Fit:
@@ -37,6 +45,14 @@ class Fit:
     candidate: Candidate
     seed: int
     keep: bool = False
+
+    def scores_of(self, result: tuple[FloatMatrix, list[Any]]) -> FloatMatrix | None:
+        """Take the scores out of a result; None where estimators are to be kept."""
+        return None if self.keep else result[0]
+
+    def result_of(self, scores: FloatMatrix) -> tuple[FloatMatrix, list[Any]]:
+        """Put a result without estimators together."""
+        return scores, []
 
 
 def _known(rows: IntArray, y: Labels) -> IntArray:

@@ -1,22 +1,28 @@
 """Training as a job: a run folder in, a model and what it is worth out."""
 
+import json
 import time
 from contextlib import ExitStack
+from importlib.metadata import version
 from typing import Any
 
 from wegl_dask.errors import JobFileError, WeglError
 from wegl_dask.folders import Folder
 from wegl_dask.locks import locked
 from wegl_dask.reading import read_embeddings
+from wegl_dask.sources.base import fingerprint
 from wegl_dask.spec import ClusterTable, TrainTable
 from wegl_dask.storage import RunFolder
+from wegl_dask.training.automl import PACKAGES as AUTOML_PACKAGES
+from wegl_dask.training.kept_scores import scores_kept
 from wegl_dask.training.metrics import choose_metric
 from wegl_dask.training.models import make_learner
-from wegl_dask.training.names import TRAIN_FOLDER, training_folder
+from wegl_dask.training.names import TRAIN_FOLDER, ModelName, training_folder
 from wegl_dask.training.problem import Problem
 from wegl_dask.training.protocols import default_protocol, evaluate_cv, evaluate_split
 from wegl_dask.training.results import Trained, data_fingerprint
 from wegl_dask.training.spreading import open_workers
+from wegl_dask.version import __version__
 
 COLUMNS = ("graph_id", "label", "split")
 
@@ -64,11 +70,15 @@ def train(run: RunFolder, table: TrainTable, cluster: ClusterTable, *, seed: int
     with ExitStack() as after:
         unlocked = after.enter_context(ExitStack())
         # Before the fits: they may take hours, and a folder that cannot be written in is found here.
-        lock = after.enter_context(locked(Folder(run.location(folder), run.storage_options)))
+        at = Folder(run.location(folder), run.storage_options)
+        lock = after.enter_context(locked(at))
         unlocked.callback(run.remove_if_empty, TRAIN_FOLDER)
         unlocked.callback(run.remove_if_empty, folder)
         run.clean_temporary(folder)
-        with open_workers(cluster) as workers:
+        # Of the folds a task has but the name.
+        follows_from = json.dumps([data, protocol, table.folds, seed, __version__, _versions(table.model)])
+        kept = after.enter_context(scores_kept(at, lock, fingerprint(follows_from)))
+        with open_workers(cluster, kept=kept) as workers:
             if protocol == "split":
                 outcome = evaluate_split(problem, learner, metric, workers, seeds=seeds)
             else:
@@ -83,6 +93,7 @@ def train(run: RunFolder, table: TrainTable, cluster: ClusterTable, *, seed: int
             threshold=learner.threshold,
             data=data,
             seconds=time.perf_counter() - started,
+            fits_found=kept.n_found,
         )
         lock.ensure_held()
         return trained.write(run)
@@ -95,3 +106,9 @@ def _seeds(first: int, n_seeds: int) -> range:
             f"{SEEDS - 1}: lower one of them"
         )
     return range(first, first + n_seeds)
+
+
+def _versions(model: ModelName) -> list[str]:
+    """List the versions of the packages that the scores of a model follow from."""
+    search = AUTOML_PACKAGES if model == "automl" else ()
+    return [version(package) for package in ("numpy", "scipy", "scikit-learn", *search)]

@@ -53,6 +53,8 @@ class Trained:
     data : str
         What `data_fingerprint` found before the training.
     seconds : float
+    fits_found : int
+        Fits of a training that was stopped, which are not in `seconds`.
     """
 
     model: ModelName
@@ -64,6 +66,7 @@ class Trained:
     threshold: float
     data: str
     seconds: float
+    fits_found: int = 0
 
     def to_json(self) -> dict[str, Any]:
         """Render what is kept in metrics.json."""
@@ -94,6 +97,7 @@ class Trained:
             "graphs_labelled": len(self.problem.labelled),
             "width": self.problem.X.shape[1],
             "seconds": round(self.seconds, 3),
+            "fits_found": self.fits_found,
             "date": datetime.now(UTC).isoformat(timespec="seconds"),
             "versions": {"wegl-dask": __version__}
             | {package: version(package) for package in ("numpy", "scikit-learn", "skops")},

@@ -6,9 +6,9 @@ import signal
 import threading
 import time
 import warnings
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from typing import Any, TypeVar
 
 import joblib
@@ -23,11 +23,12 @@ from wegl_dask.cluster import open_client
 from wegl_dask.errors import MORE_MEMORY, WeglError
 from wegl_dask.progress import Progress
 from wegl_dask.spec import ClusterTable
+from wegl_dask.training.kept_scores import Keepable, KeptScores
 
 PARENT_LOOKED_FOR_EVERY = 1.0
 """Seconds between two looks of a process whether the command that it fits for is still there."""
 
-Task = TypeVar("Task")
+Task = TypeVar("Task", bound=Keepable)
 Result = TypeVar("Result")
 
 
@@ -40,11 +41,14 @@ class Workers:
         Processes on this machine.
     on_dask : bool, default False
         Use the workers of the Dask client that is open instead.
+    kept : KeptScores, optional
+        Where scores are found that were computed earlier, and kept as they are computed.
     """
 
-    def __init__(self, n_jobs: int, *, on_dask: bool = False) -> None:
+    def __init__(self, n_jobs: int, *, on_dask: bool = False, kept: KeptScores | None = None) -> None:
         self._n_jobs = n_jobs
         self._on_dask = on_dask
+        self._kept = kept
 
     def map(
         self, step: str, function: Callable[..., Result], tasks: Sequence[Task], shared: tuple[Any, ...]
@@ -71,60 +75,69 @@ class Workers:
         WeglError
             If a process or a worker died, or the scheduler.
         """
-        if self._on_dask:
-            return _map_on_dask(step, function, tasks, shared)
-        calls = [joblib.delayed(_on_one_core)(function, task, *shared) for task in tasks]
-        with Progress(step, len(tasks), unit="fits") as progress:
-            n_jobs = min(self._n_jobs, len(tasks))
-            of_loky = joblib.parallel_config("loky", n_jobs=n_jobs, initializer=_serve, initargs=(os.getpid(),))
-            with of_loky, ExitStack() as after:
-                results: list[Result] = []
-                try:
-                    with _children_without_interrupts():
-                        arriving = joblib.Parallel(return_as="generator")(calls)
-                        after.callback(_cut_off, arriving)
-                    for result in arriving:
-                        results.append(result)
-                        progress.update()
-                except TerminatedWorkerError as error:
-                    raise WeglError(
-                        f"{step}: a process that fitted died, for want of memory perhaps: lower cluster.workers, and train "
-                        "again"
-                    ) from error
-                return results
+        results: dict[int, Result] = {} if self._kept is None else self._kept.find(step, tasks)
+        waiting = {number: task for number, task in enumerate(tasks) if number not in results}
+        arriving = (
+            _on_dask(step, function, waiting, shared) if self._on_dask else self._here(step, function, waiting, shared)
+        )
+        with Progress(step, len(tasks), unit="fits", done=len(results)) as progress, closing(arriving):
+            for number, result in arriving:
+                results[number] = result
+                if self._kept is not None:
+                    self._kept.add(step, tasks[number], result)
+                progress.update()
+        return [results[number] for number in range(len(tasks))]
+
+    def _here(
+        self, step: str, function: Callable[..., Result], tasks: Mapping[int, Task], shared: tuple[Any, ...]
+    ) -> Generator[tuple[int, Result], None, None]:
+        """Do so in processes of this machine, in the order of the tasks."""
+        if not tasks:
+            return
+        calls = [joblib.delayed(_on_one_core)(function, task, *shared) for task in tasks.values()]
+        n_jobs = min(self._n_jobs, len(tasks))
+        of_loky = joblib.parallel_config("loky", n_jobs=n_jobs, initializer=_serve, initargs=(os.getpid(),))
+        with of_loky, ExitStack() as after:
+            try:
+                with _children_without_interrupts():
+                    arriving = joblib.Parallel(return_as="generator")(calls)
+                    after.callback(_cut_off, arriving)
+                yield from zip(tasks, arriving, strict=True)
+            except TerminatedWorkerError as error:
+                raise WeglError(
+                    f"{step}: a process that fitted died, for want of memory perhaps: lower cluster.workers, and train again"
+                ) from error
 
 
 @contextmanager
-def open_workers(table: ClusterTable) -> Iterator[Workers]:
-    """Find the workers that a job's table ``[cluster]`` describes.
+def open_workers(table: ClusterTable, *, kept: KeptScores | None = None) -> Iterator[Workers]:
+    """Find the workers that a job's table ``[cluster]`` describes; see `Workers` for what is kept.
 
     ``kind = "local"`` stands for as many processes as it has workers, and needs no Dask; any other kind for the workers
     of that Dask cluster.
     """
     if table.kind == "local":
-        yield Workers(table.workers or CPU_COUNT)
+        yield Workers(table.workers or CPU_COUNT, kept=kept)
         return
     with open_client(table):
-        yield Workers(1, on_dask=True)
+        yield Workers(1, on_dask=True, kept=kept)
 
 
-def _map_on_dask(
-    step: str, function: Callable[..., Result], tasks: Sequence[Task], shared: tuple[Any, ...]
-) -> list[Result]:
-    """Do so on the workers of the Dask client that is open."""
+def _on_dask(
+    step: str, function: Callable[..., Result], tasks: Mapping[int, Task], shared: tuple[Any, ...]
+) -> Generator[tuple[int, Result], None, None]:
+    """Do so on the workers of the Dask client that is open, in the order in which the fits end."""
+    if not tasks:
+        return
     client = Client.current()
     arrays = client.scatter(list(shared), broadcast=True, hash=False) if shared else []
-    futures = [client.submit(_on_one_core, function, task, *arrays, pure=False) for task in tasks]
-    numbers = {future.key: number for number, future in enumerate(futures)}
-    results: dict[int, Result] = {}
+    futures = [client.submit(_on_one_core, function, task, *arrays, pure=False) for task in tasks.values()]
+    numbers = {future.key: number for future, number in zip(futures, tasks, strict=True)}
     try:
-        with Progress(step, len(tasks), unit="fits") as progress:
-            for future in as_completed(futures):
-                results[numbers[future.key]] = future.result()
-                # A worker keeps what nobody has let go of.
-                future.release()
-                progress.update()
-            return [results[number] for number in range(len(tasks))]
+        for future in as_completed(futures):
+            yield numbers[future.key], future.result()
+            # A worker keeps what nobody has let go of.
+            future.release()
     except (KilledWorker, CancelledError) as error:
         raise WeglError(
             f"{step}: the workers that fitted died, for want of memory perhaps, or the scheduler: {MORE_MEMORY}, and train "

@@ -1,0 +1,124 @@
+"""The scores of fits that are done, kept in a model's folder, so that a training that was stopped goes on where it was."""
+
+import hashlib
+import io
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+import numpy as np
+
+from wegl_dask.claims import remove_all
+from wegl_dask.folders import Folder
+from wegl_dask.locks import Lock
+from wegl_dask.sources.base import fingerprint
+from wegl_dask.training.names import KEPT_NAME
+from wegl_dask.training.problem import FloatMatrix
+
+KEEP_SECONDS = 10.0
+"""Time between two files, at least: a training that is over sooner writes none."""
+
+
+class Keepable(Protocol):
+    """A task whose result can be told from the scores in it. Its repr says what the result follows from."""
+
+    def scores_of(self, result: Any) -> FloatMatrix | None:
+        """Take the scores out of a result; None where there is more to it."""
+
+    def result_of(self, scores: FloatMatrix) -> Any:
+        """Put a result together again."""
+
+
+class KeptScores:
+    """Scores of the tasks of a training, in files of its folder, some of them in each.
+
+    Parameters
+    ----------
+    folder : Folder
+        Of the model that is trained.
+    lock : Lock
+        Of the folder.
+    follows_from : str
+        Fingerprint of what the scores follow from, beyond what the tasks say.
+    clock : callable, optional
+        Returns seconds that never go back; `time.monotonic` by default.
+
+    Attributes
+    ----------
+    n_found : int
+        Results that need not be computed again.
+    """
+
+    def __init__(
+        self, folder: Folder, lock: Lock, follows_from: str, *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.n_found = 0
+        self._folder = folder
+        self._lock = lock
+        self._follows_from = follows_from
+        self._clock = clock
+        self._last = clock()
+        self._unwritten: dict[str, FloatMatrix] = {}
+
+    def find(self, step: str, tasks: Sequence[Keepable]) -> dict[int, Any]:
+        """Find the results of tasks that were done earlier, by number. A file that was altered is passed over."""
+        keys = {self._key(step, task): number for number, task in enumerate(tasks)}
+        found: dict[int, Any] = {}
+        for name in self._names():
+            content = self._folder.read(name)
+            if name != _name_for(content):
+                continue
+            with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
+                for key in keys.keys() & set(arrays.files):
+                    number = keys[key]
+                    found[number] = tasks[number].result_of(arrays[key])
+        self.n_found += len(found)
+        return found
+
+    def add(self, step: str, task: Keepable, result: Any) -> None:
+        """Keep a result; it is written with others, every `KEEP_SECONDS`."""
+        scores = task.scores_of(result)
+        if scores is not None:
+            self._unwritten[self._key(step, task)] = scores
+        if self._clock() - self._last >= KEEP_SECONDS:
+            self.write()
+
+    def write(self) -> None:
+        """Write what has not been written; WeglError if the lock was lost."""
+        if self._unwritten:
+            self._lock.ensure_held()
+            buffer = io.BytesIO()
+            arrays: Mapping[str, Any] = self._unwritten
+            np.savez(buffer, **arrays)
+            content = buffer.getvalue()
+            self._folder.write(_name_for(content), content)
+            self._unwritten = {}
+        self._last = self._clock()
+
+    def clear(self) -> None:
+        """Remove everything that was written, now or by trainings that were stopped."""
+        remove_all(self._folder, self._names())
+
+    def _names(self) -> list[str]:
+        return [name for name in self._folder.listing() if KEPT_NAME.fullmatch(name)]
+
+    def _key(self, step: str, task: Keepable) -> str:
+        return fingerprint(self._follows_from, step, repr(task))
+
+
+@contextmanager
+def scores_kept(folder: Folder, lock: Lock, follows_from: str) -> Iterator[KeptScores]:
+    """Keep scores in a folder if the block is left early, however it is left; when it has ended they are removed."""
+    kept = KeptScores(folder, lock, follows_from)
+    try:
+        yield kept
+    except BaseException:
+        kept.write()
+        raise
+    kept.clear()
+
+
+def _name_for(content: bytes) -> str:
+    """Name a file by what is in it."""
+    return f"fits-{hashlib.sha256(content).hexdigest()[:32]}.npz"
