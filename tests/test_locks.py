@@ -90,6 +90,25 @@ def test_who_asks_whether_a_folder_is_locked_does_not_stop_a_run(tmp_path):
     assert not is_held(folder)
 
 
+@pytest.mark.parametrize("stop", [KeyboardInterrupt, WeglError])
+def test_a_run_that_is_stopped_while_it_takes_a_lock_that_is_renewed_leaves_none(stop, tmp_path, monkeypatch):
+    folder = Folder(str(tmp_path))
+    read, looks = Folder.read_if_there, []
+
+    def stopping(self, name):
+        looks.append(name)
+        if len(looks) == 2:
+            # By now it is written.
+            assert read(self, name)
+            raise stop
+        return read(self, name)
+
+    monkeypatch.setattr(Folder, "read_if_there", stopping)
+    with pytest.raises(stop):
+        locks._RenewedLock(folder)
+    assert folder.listing() == {}
+
+
 def test_the_lock_of_a_killed_run_is_no_dead_end(shared_folder, holder, monkeypatch):
     holder.send_signal(signal.SIGKILL)
     holder.wait()

@@ -180,7 +180,7 @@ def test_without_a_near_one_all_keys_and_tables_are_named():
         (job(top={"seed": True}), "seed = true: it must be an integer"),
         (job(top={"seed": 1.5}), "seed = 1.5: it must be an integer"),
         (job(top={"seed": -1}), "seed = -1: it must be greater than or equal to 0"),
-        (job(top={"seed": 2**32}), "seed = 4294967296: it must be less than 4294967296"),
+        (job(top={"seed": 2**32}), "seed = 4294967296: it must be less than or equal to 4294967295"),
         (job(cluster={"workers": "four"}), 'cluster.workers = "four": it must be an integer'),
         (job(cluster={"workers": 0}), "cluster.workers = 0: it must be greater than or equal to 1"),
         (job(nodes={"virtual_node": 1}), "nodes.virtual_node = 1: it must be true or false"),

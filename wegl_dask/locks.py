@@ -186,7 +186,10 @@ class _RenewedLock:
     def release(self) -> None:
         self._released.set()
         self._thread.join()
-        # If the store cannot be reached now, the lock dies by itself.
+        self._remove()
+
+    def _remove(self) -> None:
+        """Remove the lock if it is this run's; if the store cannot be reached now, it dies by itself."""
         with contextlib.suppress(WeglError):
             if self._folder.read_if_there(LOCK_NAME) == self._content:
                 self._folder.remove(LOCK_NAME)
@@ -195,9 +198,14 @@ class _RenewedLock:
         holder = self._folder.read_if_there(LOCK_NAME)
         if holder and self._age() < DEAD_AFTER:
             raise _refusal(self._folder, holder)
-        self._folder.write(LOCK_NAME, self._content)
-        self._released.wait(SETTLING)
-        holder = self._folder.read_if_there(LOCK_NAME)
+        try:
+            self._folder.write(LOCK_NAME, self._content)
+            self._released.wait(SETTLING)
+            holder = self._folder.read_if_there(LOCK_NAME)
+        except BaseException:
+            # Who stops it here would be told by the next command that it is still running.
+            self._remove()
+            raise
         if holder != self._content:
             raise _refusal(self._folder, holder)
 

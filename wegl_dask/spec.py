@@ -35,6 +35,10 @@ DataSetName = Annotated[Text, _without("/\\", "a name without slashes")]
 Character = Annotated[str, Field(min_length=1, max_length=1)]
 
 
+LARGEST_SEED = 2**32 - 1
+"""That NumPy and scikit-learn take."""
+
+
 class Table(BaseModel):
     """A table of the job file: unknown keys are errors, values are not changed after reading."""
 
@@ -378,7 +382,7 @@ class JobSpec(Table):
     """A whole job file."""
 
     name: Text = Field("wegl", description="Name of the job, for people.")
-    seed: int = Field(0, ge=0, lt=2**32, description="Seed of everything random in the job.")
+    seed: int = Field(0, ge=0, le=LARGEST_SEED, description="Seed of everything random in the job.")
     task: Literal["auto", "none", "classification", "regression", "multitask"] = Field(
         "auto", description="What the labels are; found from the data if not set."
     )

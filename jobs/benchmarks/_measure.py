@@ -19,6 +19,8 @@ from typing import Any
 
 import psutil
 
+from wegl_dask.reproduce.provenance import processor
+
 REPOSITORY = Path(__file__).resolve().parents[2]
 PACKAGES = ("wegl-dask", "numpy", "scipy", "scikit-learn", "POT", "pyarrow", "dask", "distributed", "dask-ml")
 
@@ -126,7 +128,7 @@ def conditions(*more_packages: str) -> dict[str, Any]:
     """Describe the machine, its load, and the versions."""
     return {
         "cores": os.cpu_count(),
-        "processor": _processor(),
+        "processor": processor(),
         "memory_gb": round(psutil.virtual_memory().total / 1e9, 1),
         "load_average": [round(value, 2) for value in os.getloadavg()],
         "python": platform.python_version(),
@@ -197,14 +199,6 @@ def _command_line() -> str:
     script = Path(sys.argv[0])
     name = f"jobs/benchmarks/{script.name}" if script.parent.name == "benchmarks" else str(script)
     return " ".join(["python", name, *map(shown, sys.argv[1:])])
-
-
-def _processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return platform.processor()
-    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "unknown")
 
 
 def _version(package: str) -> str:

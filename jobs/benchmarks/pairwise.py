@@ -2,8 +2,8 @@
 
 Ours are the points of all graphs, their vectors and all Euclidean distances between these. The other side solves one
 linear program a pair of graphs, on the same points, with `ot.emd2`; all pairs would take hours, so a random sample of them
-is solved and multiplied up. That is the loop of the `wwl` package, which itself does not run: its node embeddings build
-ragged arrays, which NumPy has refused since 1.24. For example::
+is solved and multiplied up. That is the loop of the `wwl` package, whose scheme for nodes with numbers does not run: it
+builds ragged arrays, which NumPy has refused since 1.24. For example::
 
     python jobs/benchmarks/pairwise.py --data data
 """

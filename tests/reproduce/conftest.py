@@ -16,11 +16,13 @@ def made_up():
     """A data set whose embeddings are drawn by what the job file says: `signal` says how well they tell the classes.
 
     `embed` and `remove` stand for those of `DataSet`; `asked` lists the changes that embeddings were asked for with, and
-    `removed` the names of those removed.
+    `removed` the names of those removed. With `other_test` the graphs of "test" have the other class.
     """
 
-    def make(signal, *, n=90, fingerprint="made up"):
+    def make(signal, *, n=90, fingerprint="made up", other_test=False):
         y = np.arange(n) % 2
+        split = np.array(["train", "valid", "test"] * (n // 3))
+        labels = np.where(other_test & (split == "test"), 1 - y, y)
         asked = []
 
         def embed(name, changes):
@@ -28,7 +30,7 @@ def made_up():
             asked.append(changes)
             X = np.random.default_rng(changes["seed"]).standard_normal((n, 3)).astype(np.float32)
             X[:, 0] += signal(changes) * y
-            rows = {"graph_id": [str(i) for i in range(n)], "label": y, "split": ["train", "valid", "test"] * (n // 3)}
+            rows = {"graph_id": [str(i) for i in range(n)], "label": labels, "split": split}
             return Embeddings(X, pa.table(rows), 1, 3, LabelSchema("class", ("0", "1")), {}, None)
 
         removed = []

@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -68,22 +69,16 @@ def test_the_setting_that_does_best_on_valid_is_found_in_steps(made_up, tmp_path
     assert last.embedding_test[0] == last.test[0]
 
 
-def test_labels_of_test_have_no_part_in_the_choice(made_up, tmp_path, monkeypatch):
-    measured = []
-
-    def search(search, folds, Y, X):
-        del Y, X
-        measured.append(folds[search.fold])
-        return np.zeros((len(search.group), len(measured[-1].evaluate), 1))
-
-    monkeypatch.setattr(molhiv, "search", search)
-    steps = molhiv.Molhiv(PLAN, made_up(lambda _: 1.0), Ledger(Folder(str(tmp_path))), Workers(1))
-    steps._search(molhiv.METHODS["wegl"], molhiv.Setting(3, "final", 300))
-    rows = np.arange(90)
-    assert len(measured) == 8
-    for fold in measured:
-        assert fold.train.tolist() == rows[0::3].tolist()
-        assert fold.evaluate.tolist() == rows[1::3].tolist()
+def test_labels_of_test_have_no_part_in_the_choice(made_up, tmp_path):
+    signal = told_apart_by(5, "average", 100)
+    one = compute(PLAN, made_up(signal), tmp_path / "one")[-1]
+    two = compute(PLAN, made_up(signal, other_test=True), tmp_path / "two")[-1]
+    assert (one.setting, one.candidate, one.screened) == (two.setting, two.candidate, two.screened)
+    assert one.valid.tolist() == two.valid.tolist()
+    assert one.embedding_valid.tolist() == two.embedding_valid.tolist()
+    # Half of the pairs that were in the right order are not, and the other way round.
+    assert one.test == pytest.approx(100 - two.test)
+    assert one.embedding_test == pytest.approx(100 - two.embedding_test)
 
 
 def test_numbers_are_those_of_a_forest_fitted_to_train(made_up, tmp_path):
@@ -179,6 +174,16 @@ def test_automl_searches_on_the_setting_that_forests_chose_and_chooses_on_valid(
     assert asked.count(("automl", "roc-auc", 7.0)) == 4  # with a search for each embedding
     assert {values["seed"] for values in data_set.asked} == {0, 1}
     assert held == [list(range(1, 90, 3))] * 5
+
+
+def test_the_table_says_that_the_scores_of_searches_are_averaged_where_they_are():
+    values = {"embedding_test": np.array([70.0, 80.0]), "embedding_valid": np.array([60.0, 62.0])}
+    together = {"valid": 63.0, "test": 81.0}
+    searched = row([76.0, 76.8], method="automl", candidate={}, how={**HOW, "time_budget": 60.0}, **values)
+    for each, models in ((row([76.0, 76.8], **values), "forests"), (searched, "searches")):
+        text = molhiv_table([replace(each, together=together)])
+        assert f"The mean of the scores of 2 {models}, each on another seed's embedding: valid 63.0, test 81.0." in text
+    assert "each of which chooses on valid, so that all of its numbers there may be optimistic" in text
 
 
 def test_a_row_is_below_where_its_mean_on_test_is_below_the_papers():

@@ -1,19 +1,21 @@
 """A training that was stopped goes on with the fits that were done, and comes to the same."""
 
+import hashlib
 import json
 import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
 import pytest
+from distributed import Client, LocalCluster
 
 from wegl_dask.errors import WeglError
 from wegl_dask.folders import Folder
 from wegl_dask.spec import ClusterTable, TrainTable
-from wegl_dask.storage import RunFolder
 from wegl_dask.training import kept_scores, trees
 from wegl_dask.training.crossvalidation import INNER_FOLDS
 from wegl_dask.training.fits import Fit, Search
@@ -81,6 +83,93 @@ def test_what_was_done_before_a_stop_is_not_done_again(stop, folder):
     assert files_of(folder) == []
 
 
+@pytest.fixture(scope="module")
+def dask_cluster():
+    with LocalCluster(2, threads_per_worker=1, dashboard_address=None) as cluster:
+        yield cluster
+
+
+@pytest.fixture(params=["processes", "Dask"])
+def two_workers(request):
+    """Make the workers for some kept scores."""
+    if request.param == "processes":
+        yield lambda kept: Workers(2, kept=kept)
+        return
+    with Client(request.getfixturevalue("dask_cluster")):
+        yield lambda kept: Workers(1, on_dask=True, kept=kept)
+
+
+def test_results_come_in_the_order_of_the_tasks_whichever_were_there(two_workers, folder):
+    tasks = searches(6)
+    earlier = KeptScores(folder, HELD, "data")
+    for number in (0, 3):
+        # Not what would be computed now.
+        earlier.add("search", tasks[number], np.full((1, 2, 1), 70.0 + number))
+    earlier.write()
+    kept = KeptScores(folder, HELD, "data")
+    found = two_workers(kept).map("search", scores_of, tasks, ([],))
+    assert [each[0, 0, 0] for each in found] == [70, 1 / 3, 2 / 3, 73, 4 / 3, 5 / 3]
+    kept.write()
+    assert len(KeptScores(folder, HELD, "data").find("search", tasks)) == 6
+
+
+def wait_for(task, path):
+    """Stand for a fit that takes long, of the first fold, and for short ones."""
+    ends = time.monotonic() + 60
+    while task.fold == 0 and not path.exists():
+        assert time.monotonic() < ends
+        time.sleep(0.01)
+    return np.zeros((1, 2, 1))
+
+
+def test_scores_are_kept_before_a_long_fit_ends(two_workers, folder, tmp_path):
+    class Released(KeptScores):
+        """Lets the long fit go on when some of the others are there."""
+
+        def add(self, step, task, result):
+            order.append(task.fold)
+            super().add(step, task, result)
+            if len(order) == 3:
+                (tmp_path / "go on").touch()
+
+    order = []
+    two_workers(Released(folder, HELD, "data")).map("search", wait_for, searches(8), (tmp_path / "go on",))
+    assert sorted(order) == list(range(8))
+    assert 0 not in order[:3]
+
+
+class Lost:
+    def ensure_held(self):
+        raise WeglError("the lock was removed")
+
+
+@pytest.mark.parametrize("how", ["write", "clear"])
+def test_nothing_is_written_or_removed_without_the_lock(how, folder):
+    earlier = KeptScores(folder, HELD, "data")
+    earlier.add("search", searches(1)[0], np.zeros((1, 2, 1)))
+    earlier.write()
+    before = files_of(folder)
+    kept = KeptScores(folder, Lost(), "data")
+    kept.add("search", searches(2)[1], np.zeros((1, 2, 1)))
+    with pytest.raises(WeglError, match="the lock was removed"):
+        getattr(kept, how)()
+    assert files_of(folder) == before
+
+
+def test_an_error_is_not_hidden_by_scores_that_cannot_be_kept(folder):
+    def stop(error):
+        with scores_kept(folder, Lost(), "data") as kept:
+            kept.add("search", searches(1)[0], np.zeros((1, 2, 1)))
+            raise error
+
+    with pytest.raises(ValueError, match="the error") as raised:
+        stop(ValueError("the error"))
+    assert raised.value.__notes__ == ["The last scores could not be kept: the lock was removed"]
+    with pytest.raises(KeyboardInterrupt) as raised:
+        stop(KeyboardInterrupt())
+    assert raised.value.__notes__ == ["The last scores could not be kept: the lock was removed"]
+
+
 def test_where_all_was_done_nothing_is_left_to_do(folder):
     calls = []
     kept = KeptScores(folder, HELD, "data")
@@ -138,16 +227,35 @@ def test_estimators_that_are_to_be_kept_are_fitted_again(folder):
         assert estimators == []
 
 
-def test_there_is_a_file_every_few_seconds_and_none_of_a_short_training(folder):
+@pytest.mark.parametrize(
+    ("seconds", "counts"),
+    [
+        ([4, 8, 12, 16, 20, 24, 28], [0, 0, 1, 1, 2, 2, 2]),
+        # Fits that take long, and end together.
+        ([100, 100, 101, 101], [1, 2, 3, 4]),
+        ([1, 2, 3, 4], [0, 0, 0, 0]),
+    ],
+)
+def test_at_most_ten_seconds_of_finished_work_are_not_written(seconds, counts, folder):
     now = [0.0]
     kept = KeptScores(folder, HELD, "data", clock=lambda: now[0])
-    counts = []
-    for task in searches(7):
-        now[0] += 4.0
+    found = []
+    for task, moment in zip(searches(len(seconds)), seconds, strict=True):
+        now[0] = float(moment)
         kept.add("search", task, scores_of(task, []))
-        counts.append(len(files_of(folder)))
+        found.append(len(files_of(folder)))
     assert kept_scores.KEEP_SECONDS == 10
-    assert counts == [0, 0, 1, 1, 1, 2, 2]
+    assert found == counts
+
+
+@pytest.mark.parametrize("content", [b"", b"no archive", b"PK"])
+def test_what_is_no_file_of_scores_is_passed_over(content, folder):
+    name = f"fits-{hashlib.sha256(content).hexdigest()[:32]}.npz"
+    Path(folder.url, "fits-" + 32 * "0" + ".npz").mkdir(parents=True)
+    Path(folder.url, name).write_bytes(content)
+    with scores_kept(folder, HELD, "data") as kept:
+        assert kept.find("search", searches(2)) == {}
+    assert not Path(folder.url, name).exists()
 
 
 # Trainings
@@ -250,4 +358,3 @@ def test_scores_that_are_kept_belong_to_the_run(make_problem, write_problem):
     with folder.lock():
         folder.claim(toml, overwrite=True)
     assert not Path(folder.url, "train").exists()
-    assert isinstance(folder, RunFolder)

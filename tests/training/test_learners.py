@@ -243,9 +243,11 @@ def test_ridge_of_few_graphs_with_columns_that_hang_together_is_the_closed_form(
     np.testing.assert_allclose(estimator.predict(X.astype(np.float64)), Z @ weights + y.mean(), rtol=0, atol=1e-7)
 
 
-def test_ridge_is_for_targets(make_problem):
-    with pytest.raises(JobFileError, match="ridge"):
-        learner_of("ridge", make_problem("binary"))
+@pytest.mark.parametrize(("n_tasks", "otherwise"), [(1, ' or, if they are targets, .*task = "regression"'), (2, "")])
+def test_ridge_is_for_targets(n_tasks, otherwise, make_problem):
+    # Of several labels 0 and 1 cannot be made targets.
+    with pytest.raises(JobFileError, match=rf"are classes: choose svm-linear{otherwise}( in the job file)?$"):
+        learner_of("ridge", make_problem("binary", n_tasks=n_tasks))
 
 
 def test_automl_names_what_is_missing(make_problem, monkeypatch):

@@ -4,6 +4,7 @@ import json
 import os
 import re
 import signal
+import tomllib
 import zipfile
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,7 +23,7 @@ from wegl_dask.locks import locked
 from wegl_dask.reading import read_embeddings
 from wegl_dask.spec import ClusterTable, TrainTable
 from wegl_dask.storage import RunFolder
-from wegl_dask.training import job, trees
+from wegl_dask.training import dense, job, trees
 from wegl_dask.training.job import train
 from wegl_dask.training.models import make_learner
 from wegl_dask.training.names import KEPT_NAME, MODEL_NAMES
@@ -114,6 +115,38 @@ def test_a_training_leaves_metrics_predictions_and_the_model(make_problem, write
     assert table.column("y").to_pylist() == expected
     (estimator,) = load_estimators(folder, "random-forest").values()
     assert table.column("score").to_pylist() == estimator.predict_proba(problem.X[place])[:, 1].tolist()
+
+
+@pytest.mark.parametrize("model", MODEL_NAMES)
+@pytest.mark.parametrize("protocol", ["split", "cv"])
+def test_every_model_can_be_trained_by_both_protocols(model, protocol, make_problem, write_problem, monkeypatch):
+    if model == "automl":
+        pytest.importorskip("flaml")
+        pytest.importorskip("xgboost")
+    monkeypatch.setattr(dense, "HIDDEN_LAYERS", ((4,),))
+    folder = write_problem(make_problem("regression" if model == "ridge" else "binary", split=True))
+    metrics = trained(folder, model, protocol=protocol, folds=2, seeds=1, time_budget=1.0)
+    assert metrics["model"] == model
+    packages = {"wegl-dask", "numpy", "scipy", "scikit-learn", "skops"}
+    assert metrics["versions"].keys() == packages | ({"flaml", "lightgbm"} if model == "automl" else set())
+    chose = 'every fit has chosen on "valid", so that its numbers there are optimistic'
+    assert (chose in metrics["notes"]) == (model == "automl" and protocol == "split")
+    assert list(load_estimators(folder, model)) == ["label"]
+
+
+@pytest.mark.parametrize(
+    ("job", "note"),
+    [
+        ("", "the embedding has seen all graphs, without their labels (transductive)"),
+        ('[projection]\nfit_on = "train"\n', 'the embedding has seen the graphs of "train", without their labels'),
+        ('[model]\npath = "elsewhere"\n', "the embedding is that of another run's model"),
+    ],
+)
+@pytest.mark.parametrize("protocol", ["split", "cv"])
+def test_which_graphs_the_embedding_has_seen_is_said(job, note, protocol, make_problem, write_problem, monkeypatch):
+    folder = write_problem(make_problem("regression", split=True))
+    monkeypatch.setattr(RunFolder, "job", lambda _: tomllib.loads(job))
+    assert trained(folder, "ridge", protocol=protocol, folds=2)["notes"][-1] == note
 
 
 def test_predictions_of_a_cross_validation_name_the_fold(make_problem, write_problem):

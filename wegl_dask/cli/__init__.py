@@ -55,7 +55,7 @@ class _Group(click.Group):
             with _usage_errors_on_one_line():
                 return super().invoke(ctx)
         except WeglError as error:
-            _report(ctx, str(error), error.exit_code, table=error.table)
+            _report(ctx, _with_notes(error), error.exit_code, table=error.table)
         except (MemoryError, RuntimeError) as error:
             if not (isinstance(error, MemoryError) or NO_THREAD in str(error)):
                 raise
@@ -63,7 +63,12 @@ class _Group(click.Group):
             _report(ctx, f"the system gives this command no more {what}: see what `ulimit -a` says. {RUN_AGAIN}", 1)
         except KeyboardInterrupt as error:
             stopped = error if isinstance(error, Stopped) else Stopped(signal.SIGINT, RUN_AGAIN)
-            _report(ctx, str(stopped), stopped.exit_code, before="\n")
+            _report(ctx, _with_notes(stopped), stopped.exit_code, before="\n")
+
+
+def _with_notes(error: BaseException) -> str:
+    """Put what an error says and what was added to it on the way together."""
+    return ". ".join([str(error).rstrip("."), *getattr(error, "__notes__", [])])
 
 
 def _report(ctx: click.Context, message: str, exit_code: int, *, table: str = "", before: str = "") -> NoReturn:

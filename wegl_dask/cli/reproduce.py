@@ -9,6 +9,7 @@ import click
 from wegl_dask.cli.jobs import shipped_jobs
 from wegl_dask.cli.stopping import stopped_by_signals
 from wegl_dask.errors import JobFileError
+from wegl_dask.spec import LARGEST_SEED
 
 if TYPE_CHECKING:
     from wegl_dask.folders import Folder
@@ -16,9 +17,6 @@ if TYPE_CHECKING:
 
 Name = TypeVar("Name", bound=str)
 Command = TypeVar("Command", bound=Callable[..., Any])
-
-LARGEST_SEED = 2**32 - 1
-"""That scikit-learn takes; folds and models take the seed as it is, and nothing is added to it."""
 
 
 @click.group(short_help="Compute a table or figure of the paper anew.")

@@ -49,7 +49,7 @@ def train(out: str, overrides: tuple[str, ...], **options: Any) -> None:
     scored by what was chosen without it.
 
     Written are metrics.json, predictions.parquet (graph_id, split or fold, y, score) and the fitted model, model.skops.
-    The fits are spread over the processes, or the Dask cluster, of the job's table [cluster].
+    A training that was stopped goes on with the fits that were done. The fits are spread over the processes, or the Dask cluster, of the job's table [cluster].
 
     \b
     Examples:

@@ -60,7 +60,9 @@ class Ledger:
             if step is not None and step["settings"] == settings:
                 break
         else:
-            step = json.loads(json_bytes({"settings": settings, "result": compute(), "how": provenance(packages)}))
+            # First: what it cannot say is said before the computing, which may take hours.
+            how = provenance(packages)
+            step = json.loads(json_bytes({"settings": settings, "result": compute(), "how": how}))
             self._folder.write(first if steps[first] is None else own, json_bytes(sealed(step)))
         self._taken.append(step["how"])
         return step["result"]

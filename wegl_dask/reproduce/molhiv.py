@@ -4,7 +4,7 @@ Everything is chosen on the part "valid" alone, and in steps that narrow the cho
 layers, with final pooling and the paper's width of the atom embedding; then the pooling, with the numbers of layers that
 did best; then the width. With the best of them, the smallest leaf and the smallest split of a forest, by few trees; then
 the number of trees. The winner is fitted with several seeds of the classifier, and, apart from that, to embeddings with
-several seeds, which draw the atom embedding and the reference.
+several seeds, which draw the atom embedding and the reference. In the place of these fits AutoML searches anew.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,6 +16,7 @@ import numpy as np
 from wegl_dask.reproduce.embedding import DataSet
 from wegl_dask.reproduce.ledger import Ledger
 from wegl_dask.reproduce.numbers import Values
+from wegl_dask.training import automl
 from wegl_dask.training.fits import Fit, Search, fit, search
 from wegl_dask.training.foreseen import require_measurable
 from wegl_dask.training.learner import Candidate, Fold, Learner
@@ -47,7 +48,7 @@ SEARCHES_AT_A_TIME = 2
 """Searches of the AutoML library that are one step: each takes one core for a long time, and what is done is kept."""
 
 PACKAGES = ("numpy", "scikit-learn")
-AUTOML_PACKAGES = (*PACKAGES, "flaml", "lightgbm")
+AUTOML_PACKAGES = (*PACKAGES, *automl.PACKAGES)
 """Whose versions are kept with what is computed."""
 
 
@@ -118,7 +119,7 @@ class Plan:
     seeds : int
         Fits of the chosen candidate, and searches of the AutoML library.
     embedding_seeds : int
-        Embeddings with the chosen setting that the chosen candidate is fitted to, each once; 0 for none.
+        Embeddings with the chosen setting that the chosen candidate is fitted to, or searched on, each once; 0 for none.
     time_budget : float
         Seconds of a search of the AutoML library.
     threads : int
@@ -238,7 +239,9 @@ class Molhiv:
             valid = task.problem.part("valid")
             fits = [Fit(task.learner, "valid", SCREENING, seed) for seed in SCREENING_SEEDS]
             fitted = self._workers.map(f"{method.graphs}, {setting.name}", fit, fits, task.to_compare)
-            return task.metric(task.problem.Y[valid], np.mean([scores for scores, _ in fitted], axis=0), 0.5)
+            return task.metric(
+                task.problem.Y[valid], np.mean([scores for scores, _ in fitted], axis=0), task.learner.threshold
+            )
 
         result: float = self._step(
             f"{method.graphs}-{setting.name}-screen", compute, forest=SCREENING, seeds=list(SCREENING_SEEDS)

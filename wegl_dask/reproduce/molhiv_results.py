@@ -117,8 +117,9 @@ def molhiv_table(rows: Sequence[Row]) -> str:
         screened = ", ".join(f"{name} {area:.1f}" for name, area in row.screened.items())
         lines.append(f"  Screened, pooling-layers-width, on valid: {screened}.")
         if row.together:
+            models = "searches" if row.how["time_budget"] else "forests"
             lines.append(
-                f"  The mean of the scores of {len(row.embedding_test)} forests, each on another seed's embedding: "
+                f"  The mean of the scores of {len(row.embedding_test)} {models}, each on another seed's embedding: "
                 f"valid {row.together['valid']:.1f}, test {row.together['test']:.1f}."
             )
     return "\n".join([*lines, "", *_notes(rows), ""])
@@ -179,7 +180,7 @@ def _notes(rows: Sequence[Row]) -> list[str]:
         "- Statistics and reference are taken from train alone; 20 principal components; reference by k-means.",
         (
             "- Settings and candidate were chosen on valid with the embedding of seed 0, so **ours, valid** may be "
-            "optimistic; with other seeds of the embedding, in the last columns, they were not."
+            "optimistic; with the other seeds of the embedding, in the last columns, they were not."
         ),
         "- GAP: average pooling of the same points, in place of the transport.",
         f"- *{BELOW}*: the mean on test is below the paper's.",
@@ -188,7 +189,7 @@ def _notes(rows: Sequence[Row]) -> list[str]:
         lines.append(
             "- AutoML: FLAML in place of Auto-sklearn 2.0, among forests with balanced classes, gradient boosting "
             "by LightGBM, and extremely randomized trees; on the setting that the forests chose; "
-            f"{', '.join(f'{budget:g}' for budget in budgets)} seconds a search, chosen on valid."
+            f"{', '.join(f'{budget:g}' for budget in budgets)} seconds a search, each of which chooses on valid, so that all of its numbers there may be optimistic."
         )
     return [*lines, "", f"{provenance_line([row.how for row in rows])}."]
 

@@ -26,7 +26,8 @@ def provenance(packages: Iterable[str]) -> dict[str, Any]:
 
 def processor() -> str:
     """Name the processor as Linux does; its architecture where that has no name for it."""
-    lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    told = Path("/proc/cpuinfo")
+    lines = told.read_text(encoding="utf-8").splitlines() if told.exists() else []
     names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
     return next(names, platform.machine())
 

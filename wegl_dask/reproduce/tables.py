@@ -19,6 +19,7 @@ from wegl_dask.reproduce.tud import (
     Plan,
     papers_number,
 )
+from wegl_dask.training.crossvalidation import first_best
 from wegl_dask.training.names import ModelName
 
 SHORT = "short"
@@ -110,7 +111,11 @@ def _preface(cells: Sequence[Cell]) -> list[str]:
         ),
         *_constants(cells),
         ("- Forests weigh classes by how rare they are, and folds are stratified; the paper says neither."),
-        f"- {LARGE_MARK} a smaller grid. {LARGE_NOTE}",
+        *(
+            [f"- {LARGE_MARK} a smaller grid. {LARGE_NOTE}"]
+            if {cell.data_set for cell in cells} & set(LARGE_DATA_SETS)
+            else []
+        ),
         "",
         f"Seed {', '.join(str(seed) for seed in seeds)}; {provenance_line(how)}.",
     ]
@@ -206,7 +211,7 @@ def held_out_over(cells: Sequence[Cell]) -> Values:
     float64, (n_folds,)
     """
     held_out = np.stack([cell.held_out for cell in cells])
-    best = (held_out.sum(axis=1, keepdims=True) - held_out).argmax(axis=0)
+    best = first_best(held_out.sum(axis=1, keepdims=True) - held_out, axis=0)
     scores: Values = held_out[best, np.arange(held_out.shape[1])]
     return scores
 

@@ -22,7 +22,7 @@ from wegl_dask.reproduce.embedding import DataSet
 from wegl_dask.reproduce.learners import GRID_VERSION, constants, table_learner
 from wegl_dask.reproduce.ledger import Ledger
 from wegl_dask.reproduce.paper import PaperCell, paper_cell
-from wegl_dask.training.crossvalidation import cross_validate
+from wegl_dask.training.crossvalidation import cross_validate, first_best
 from wegl_dask.training.learner import Candidate, Learner
 from wegl_dask.training.metrics import choose_metric
 from wegl_dask.training.names import ModelName
@@ -215,7 +215,7 @@ def choose(name: str, pooling: str, model: ModelName, steps: Steps, how: Mapping
     configurations = [{"layers": layers, **candidate} for layers, step in each for candidate in step["candidates"]]
     outer = 100 * np.concatenate([np.array(step["outer"]) for _, step in each], axis=1)
     inner = np.concatenate([np.array(step["inner"]).reshape(len(outer), -1) for _, step in each], axis=1)
-    best = int(outer.mean(axis=0).argmax())
+    best = int(first_best(outer.mean(axis=0)))
     folds = np.arange(len(outer))
     return Cell(
         data_set=name,
@@ -223,8 +223,8 @@ def choose(name: str, pooling: str, model: ModelName, steps: Steps, how: Mapping
         model=model,
         paper=papers_number(name, pooling, model),
         best=outer[:, best],
-        held_out=outer[folds, (outer.sum(axis=0) - outer).argmax(axis=1)],
-        nested=outer[folds, inner.argmax(axis=1)] if inner.size else None,
+        held_out=outer[folds, first_best(outer.sum(axis=0) - outer, axis=1)],
+        nested=outer[folds, first_best(inner, axis=1)] if inner.size else None,
         chosen=configurations[best],
         n_configurations=len(configurations),
         how=how,
@@ -273,7 +273,7 @@ class _CellSearch:
                 seed=self.plan.seed,
                 inner_folds=inner_folds,
                 groups=groups,
-                step=f"{self.name}, {self.pooling}, L = {layers}, {model}",
+                step=f"{self.name}, {self.pooling}, L = {layers}, {model}{'' if is_first else ', the rest of the grid'}",
             )
             return {
                 "candidates": [dict(candidate) for candidate in found.candidates],

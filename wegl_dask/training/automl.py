@@ -11,8 +11,11 @@ from wegl_dask.errors import MissingDependencyError, WeglError
 from wegl_dask.training.learner import Candidate, Held, Labels, Learner
 from wegl_dask.training.names import MetricName
 
-PACKAGES = ("flaml", "lightgbm", "pandas", "xgboost")
-"""What a search needs: FLAML itself is there without the others."""
+PACKAGES = ("flaml", "lightgbm")
+"""That do the search."""
+
+_MODULES = ("flaml", "lightgbm", "pandas", "xgboost")
+"""What a search imports: FLAML itself is there without the others."""
 
 _FORESTS = "balanced_forest"
 
@@ -49,8 +52,11 @@ class AutoML(Learner):
     metric: MetricName
     time_budget: float
 
+    chooses_itself = True
+    packages = (*Learner.packages, *PACKAGES)
+
     def __post_init__(self) -> None:
-        for package in PACKAGES:
+        for package in _MODULES:
             if importlib.util.find_spec(package) is None:
                 raise MissingDependencyError.for_extra(package, "automl")
 

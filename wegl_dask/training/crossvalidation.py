@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from wegl_dask.errors import JobFileError
+from wegl_dask.graphs import IntArray
 from wegl_dask.training.fits import Search, search
 from wegl_dask.training.folds import deal_folds
 from wegl_dask.training.foreseen import require_labels, require_metric
@@ -128,4 +129,18 @@ def cross_validate(
 
 def best_candidate(means: FloatMatrix, metric: Metric) -> int:
     """Find the candidate with the best mean; of equals the first."""
-    return int(np.argmax(metric.sign * means))
+    return int(first_best(metric.sign * means))
+
+
+def first_best(values: FloatMatrix, axis: int = -1) -> IntArray:
+    """Find the place of the largest along an axis; of those that are the same but for rounding, the first.
+
+    Examples
+    --------
+    >>> values = np.array([0.1, 0.1 + 0.2, 0.3])
+    >>> int(values.argmax()), int(first_best(values[::-1]))
+    (1, 0)
+    """
+    largest = np.abs(values[np.isfinite(values)]).max(initial=0.0)
+    places: IntArray = np.round(values / (largest or 1.0), 12).argmax(axis=axis)
+    return places

@@ -14,6 +14,9 @@ from wegl_dask.graphs import IntArray
 from wegl_dask.training.learner import Arrays, Candidate, Fold, Held, Labels, Learner
 from wegl_dask.training.problem import FloatMatrix
 
+FITS_VERSION = 1
+"""Changes whenever the scores of a task do: those that a stopped training has left are taken by the same version alone."""
+
 Folds = Mapping[Any, Fold]
 """The folds of a protocol, by what its tasks call them."""
 

@@ -3,13 +3,16 @@
 import hashlib
 import io
 import time
+import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any, Protocol
 
 import numpy as np
 
-from wegl_dask.claims import remove_all
+from wegl_dask.claims import MAX_REQUESTS, remove_all
+from wegl_dask.errors import WeglError
 from wegl_dask.folders import Folder
 from wegl_dask.locks import Lock
 from wegl_dask.sources.base import fingerprint
@@ -17,7 +20,7 @@ from wegl_dask.training.names import KEPT_NAME
 from wegl_dask.training.problem import FloatMatrix
 
 KEEP_SECONDS = 10.0
-"""Time between two files, at least: a training that is over sooner writes none."""
+"""There may be a file for so many seconds of a training: at most so many seconds of finished work are not in one."""
 
 
 class Keepable(Protocol):
@@ -58,16 +61,19 @@ class KeptScores:
         self._lock = lock
         self._follows_from = follows_from
         self._clock = clock
-        self._last = clock()
+        self._start = clock()
+        self._n_written = 0
+        self._found = self._names()
         self._unwritten: dict[str, FloatMatrix] = {}
 
     def find(self, step: str, tasks: Sequence[Keepable]) -> dict[int, Any]:
         """Find the results of tasks that were done earlier, by number. A file that was altered is passed over."""
         keys = {self._key(step, task): number for number, task in enumerate(tasks)}
         found: dict[int, Any] = {}
-        for name in self._names():
-            content = self._folder.read(name)
-            if name != _name_for(content):
+        with ThreadPoolExecutor(MAX_REQUESTS) as pool:
+            contents = pool.map(self._folder.read_if_there, self._found)
+        for name, content in zip(self._found, contents, strict=True):
+            if content is None or name != _name_for(content) or not zipfile.is_zipfile(io.BytesIO(content)):
                 continue
             with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
                 for key in keys.keys() & set(arrays.files):
@@ -77,11 +83,11 @@ class KeptScores:
         return found
 
     def add(self, step: str, task: Keepable, result: Any) -> None:
-        """Keep a result; it is written with others, every `KEEP_SECONDS`."""
+        """Keep a result; it is written with others, as `KEEP_SECONDS` has it."""
         scores = task.scores_of(result)
         if scores is not None:
             self._unwritten[self._key(step, task)] = scores
-        if self._clock() - self._last >= KEEP_SECONDS:
+        if self._clock() - self._start >= KEEP_SECONDS * (self._n_written + 1):
             self.write()
 
     def write(self) -> None:
@@ -94,14 +100,16 @@ class KeptScores:
             content = buffer.getvalue()
             self._folder.write(_name_for(content), content)
             self._unwritten = {}
-        self._last = self._clock()
+            self._n_written += 1
 
     def clear(self) -> None:
-        """Remove everything that was written, now or by trainings that were stopped."""
+        """Remove everything that was written, now or by trainings that were stopped; WeglError if the lock was lost."""
+        self._lock.ensure_held()
         remove_all(self._folder, self._names())
 
     def _names(self) -> list[str]:
-        return [name for name in self._folder.listing() if KEPT_NAME.fullmatch(name)]
+        # What has no size is no file.
+        return [name for name, size in self._folder.listing().items() if size is not None and KEPT_NAME.fullmatch(name)]
 
     def _key(self, step: str, task: Keepable) -> str:
         return fingerprint(self._follows_from, step, repr(task))
@@ -113,8 +121,11 @@ def scores_kept(folder: Folder, lock: Lock, follows_from: str) -> Iterator[KeptS
     kept = KeptScores(folder, lock, follows_from)
     try:
         yield kept
-    except BaseException:
-        kept.write()
+    except BaseException as error:
+        try:
+            kept.write()
+        except WeglError as failed:
+            error.add_note(f"The last scores could not be kept: {failed}")
         raise
     kept.clear()
 

@@ -49,6 +49,12 @@ class Learner(ABC):
     is_seeded: ClassVar[bool] = True
     """Whether a seed makes a difference."""
 
+    chooses_itself: ClassVar[bool] = False
+    """Whether a fit chooses by the rows that are held out for it."""
+
+    packages: ClassVar[tuple[str, ...]] = ("numpy", "scipy", "scikit-learn")
+    """Whose versions scores follow from."""
+
     @property
     def notes(self) -> tuple[str, ...]:
         """What belongs to the numbers, beyond the candidates."""

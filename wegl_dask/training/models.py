@@ -46,8 +46,13 @@ def make_learner(name: ModelName, problem: Problem, *, metric: MetricName, time_
             return AutoML(kind, n_classes, metric, time_budget)
         case "ridge":
             if kind != "regression":
+                # Of several labels, 0 and 1 are always classes.
+                otherwise = (
+                    ""
+                    if problem.task_names
+                    else (' or, if they are targets, embed the graphs with task = "regression" in the job file')
+                )
                 raise JobFileError(
-                    'train.model = "ridge" is for targets, and the labels are classes: choose svm-linear or, if they are targets, '
-                    'embed the graphs with task = "regression" in the job file'
+                    f'train.model = "ridge" is for targets, and the labels are classes: choose svm-linear{otherwise}'
                 )
             return RidgeRegression(kind, n_classes)

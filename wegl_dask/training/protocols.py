@@ -122,6 +122,8 @@ def evaluate_split(
     notes = [f'chosen by {metric.title} on "valid" with seed {seeds[0]} of {len(candidates)} candidates']
     if len(candidates) == 1:
         notes = []
+    if learner.chooses_itself:
+        notes.append('every fit has chosen on "valid", so that its numbers there are optimistic')
     if not learner.is_seeded:
         notes.append("the model has nothing random: one fit stands for all seeds")
     in_parts = np.concatenate([problem.part(name) for name in SPLITS])
@@ -171,7 +173,7 @@ def evaluate_cv(
 
     Notes
     -----
-    The embedding itself has seen all graphs, without their labels: both numbers are transductive in that sense.
+    Where the embedding has seen all graphs, without their labels, both numbers are transductive in that sense.
     """
     searched = len(learner.groups()) > 1 or len(learner.groups()[0]) > 1
     inner_folds = INNER_FOLDS if searched else 0
@@ -187,11 +189,10 @@ def evaluate_cv(
     notes = [
         f"{BEST}: best mean {metric.title} over the folds of {len(candidates)} candidates (the paper's way), so optimistic",
         f"{NESTED}: chosen for each fold within the others, in {found.n_inner_folds} folds",
-        "the embedding has seen all graphs, without their labels (transductive)",
     ]
     if not searched:
         del results[BEST]
-        notes = notes[2:]
+        notes = []
     notes += learner.notes
     chosen, rows = candidates[best], problem.labelled
     final = {"all": Fold(rows, rows[:0])}
@@ -249,12 +250,11 @@ def _split_rows(problem: Problem) -> tuple[IntArray, IntArray, IntArray]:
         raise JobFileError(
             'train.protocol = "split" needs data that come with a split, and these have none: choose --protocol cv'
         )
-    labelled = set(problem.labelled.tolist())
     parts = []
     for name in SPLITS:
         rows = problem.part(name)
         if name != "test":
-            rows = np.array([row for row in rows.tolist() if row in labelled], dtype=np.int64)
+            rows = np.intersect1d(rows, problem.labelled, assume_unique=True)
         if not len(rows):
             there = ", ".join(sorted({str(each) for each in problem.split if each is not None}))
             raise JobFileError(

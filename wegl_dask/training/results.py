@@ -52,6 +52,8 @@ class Trained:
         Score above which class 1 is predicted.
     data : str
         What `data_fingerprint` found before the training.
+    versions : mapping of str to str
+        Of the packages that scores follow from.
     seconds : float
     fits_found : int
         Fits of a training that was stopped, which are not in `seconds`.
@@ -65,6 +67,7 @@ class Trained:
     seed: int
     threshold: float
     data: str
+    versions: Mapping[str, str]
     seconds: float
     fits_found: int = 0
 
@@ -99,8 +102,7 @@ class Trained:
             "seconds": round(self.seconds, 3),
             "fits_found": self.fits_found,
             "date": datetime.now(UTC).isoformat(timespec="seconds"),
-            "versions": {"wegl-dask": __version__}
-            | {package: version(package) for package in ("numpy", "scikit-learn", "skops")},
+            "versions": {"wegl-dask": __version__, **self.versions, "skops": version("skops")},
             "data": self.data,
         }
 

@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError
 from contextlib import ExitStack, closing, contextmanager
+from functools import partial
 from typing import Any, TypeVar
 
 import joblib
@@ -77,9 +78,8 @@ class Workers:
         """
         results: dict[int, Result] = {} if self._kept is None else self._kept.find(step, tasks)
         waiting = {number: task for number, task in enumerate(tasks) if number not in results}
-        arriving = (
-            _on_dask(step, function, waiting, shared) if self._on_dask else self._here(step, function, waiting, shared)
-        )
+        spread = _by_dask if self._on_dask else partial(_by_processes, self._n_jobs)
+        arriving = spread(step, function, waiting, shared)
         with Progress(step, len(tasks), unit="fits", done=len(results)) as progress, closing(arriving):
             for number, result in arriving:
                 results[number] = result
@@ -87,26 +87,6 @@ class Workers:
                     self._kept.add(step, tasks[number], result)
                 progress.update()
         return [results[number] for number in range(len(tasks))]
-
-    def _here(
-        self, step: str, function: Callable[..., Result], tasks: Mapping[int, Task], shared: tuple[Any, ...]
-    ) -> Generator[tuple[int, Result], None, None]:
-        """Do so in processes of this machine, in the order of the tasks."""
-        if not tasks:
-            return
-        calls = [joblib.delayed(_on_one_core)(function, task, *shared) for task in tasks.values()]
-        n_jobs = min(self._n_jobs, len(tasks))
-        of_loky = joblib.parallel_config("loky", n_jobs=n_jobs, initializer=_serve, initargs=(os.getpid(),))
-        with of_loky, ExitStack() as after:
-            try:
-                with _children_without_interrupts():
-                    arriving = joblib.Parallel(return_as="generator")(calls)
-                    after.callback(_cut_off, arriving)
-                yield from zip(tasks, arriving, strict=True)
-            except TerminatedWorkerError as error:
-                raise WeglError(
-                    f"{step}: a process that fitted died, for want of memory perhaps: lower cluster.workers, and train again"
-                ) from error
 
 
 @contextmanager
@@ -123,7 +103,29 @@ def open_workers(table: ClusterTable, *, kept: KeptScores | None = None) -> Iter
         yield Workers(1, on_dask=True, kept=kept)
 
 
-def _on_dask(
+def _by_processes(
+    n_jobs: int, step: str, function: Callable[..., Result], tasks: Mapping[int, Task], shared: tuple[Any, ...]
+) -> Generator[tuple[int, Result], None, None]:
+    """Do so in processes of this machine, in the order in which the fits end."""
+    if not tasks:
+        return
+    calls = [joblib.delayed(_numbered)(number, function, task, *shared) for number, task in tasks.items()]
+    n_jobs = min(n_jobs, len(tasks))
+    of_loky = joblib.parallel_config("loky", n_jobs=n_jobs, initializer=_serve, initargs=(os.getpid(),))
+    with of_loky, ExitStack() as after:
+        try:
+            with _children_without_interrupts():
+                # In batches, results of short fits would wait for one another.
+                arriving = joblib.Parallel(return_as="generator_unordered", batch_size=1)(calls)
+                after.callback(_cut_off, arriving)
+            yield from arriving
+        except TerminatedWorkerError as error:
+            raise WeglError(
+                f"{step}: a process that fitted died, for want of memory perhaps: lower cluster.workers, and train again"
+            ) from error
+
+
+def _by_dask(
     step: str, function: Callable[..., Result], tasks: Mapping[int, Task], shared: tuple[Any, ...]
 ) -> Generator[tuple[int, Result], None, None]:
     """Do so on the workers of the Dask client that is open, in the order in which the fits end."""
@@ -180,6 +182,11 @@ def _end_with(parent: int) -> None:
     while os.getppid() == parent:
         time.sleep(PARENT_LOOKED_FOR_EVERY)
     os._exit(1)
+
+
+def _numbered(number: int, function: Callable[..., Result], task: Task, *shared: Any) -> tuple[int, Result]:
+    """Call a function on one core, and say for which task."""
+    return number, _on_one_core(function, task, *shared)
 
 
 def _on_one_core(function: Callable[..., Result], task: Task, *shared: Any) -> Result:

@@ -37,7 +37,9 @@ def main() -> None:
         command = ["reproduce", "tud", "--data", arguments.data, "--only", arguments.only, "-o", str(arguments.work)]
         subprocess.run([sys.executable, "-m", "wegl_dask", *command, "--seed", str(seed), *how], check=True)  # noqa: S603
         table = json.loads((arguments.work / "tud.json").read_text(encoding="utf-8"))
-        for cell in table["cells"]:
+        # The folder may hold cells of other data sets and draws.
+        drawn = [cell for cell in table["cells"] if (cell["data_set"], cell["how"]["seed"]) == (arguments.only, seed)]
+        for cell in drawn:
             accuracies = result["cells"].setdefault(f"{cell['model']}, {cell['pooling']}", [])
             accuracies.append(round(fmean(cell["best"]), 2))
         if arguments.json is not None:
