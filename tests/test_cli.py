@@ -21,7 +21,7 @@ from wegl_dask import checking, planning
 from wegl_dask.checksums import sealed
 from wegl_dask.cli import main
 from wegl_dask.cli.jobs import cluster_overrides
-from wegl_dask.errors import MissingDependencyError
+from wegl_dask.errors import MissingDependencyError, WeglError
 from wegl_dask.records import json_bytes
 from wegl_dask.spec import JobSpec, documented_keys, read_job
 from wegl_dask.storage import RunFolder
@@ -505,6 +505,17 @@ def test_debug_adds_the_traceback_and_leaves_the_exit_code(call, job):
         assert with_traceback.stderr.endswith(plain.stderr)
         assert "Traceback" not in plain.stderr
     assert "Traceback" in call("--debug", "status", "nowhere").stderr
+
+
+@pytest.mark.parametrize("first", ["It went wrong", "It went wrong."])
+def test_what_was_added_to_an_error_is_said_after_it(first, call, job, monkeypatch):
+    def fail(*_, **__):
+        error = WeglError(first)
+        error.add_note("And so did this")
+        raise error
+
+    monkeypatch.setattr(planning, "forecast", fail)
+    assert call("plan", job).stderr == "wegl-dask: It went wrong. And so did this\n"
 
 
 def test_an_error_that_is_nobodys_fault_but_ours_is_a_traceback(call, job, monkeypatch):

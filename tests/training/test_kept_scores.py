@@ -16,7 +16,7 @@ from distributed import Client, LocalCluster
 from wegl_dask.errors import WeglError
 from wegl_dask.folders import Folder
 from wegl_dask.spec import ClusterTable, TrainTable
-from wegl_dask.training import kept_scores, trees
+from wegl_dask.training import dense, kept_scores, trees
 from wegl_dask.training.crossvalidation import INNER_FOLDS
 from wegl_dask.training.fits import Fit, Search
 from wegl_dask.training.job import train
@@ -168,6 +168,9 @@ def test_an_error_is_not_hidden_by_scores_that_cannot_be_kept(folder):
     with pytest.raises(KeyboardInterrupt) as raised:
         stop(KeyboardInterrupt())
     assert raised.value.__notes__ == ["The last scores could not be kept: the lock was removed"]
+    with pytest.raises(WeglError) as raised:
+        stop(WeglError("the lock was removed"))
+    assert not hasattr(raised.value, "__notes__")
 
 
 def test_where_all_was_done_nothing_is_left_to_do(folder):
@@ -304,6 +307,45 @@ def test_a_training_that_was_stopped_anywhere_comes_to_the_same(protocol, make_p
     assert halting.read(predictions) == whole.read(predictions)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("n_workers", [1, 2])
+def test_a_training_that_is_killed_again_and_again_comes_to_the_same(n_workers, make_problem, write_problem):
+    problem = make_problem("binary", n=300)
+    whole, killed = write_problem(problem, "whole"), write_problem(problem, "killed")
+    options = ["--model", "mlp", "--protocol", "cv", "--folds", "2", "--set", f"cluster.workers={n_workers}"]
+    often = "from wegl_dask.training import kept_scores\nkept_scores.KEEP_SECONDS = 0.01\n"
+
+    def start(folder):
+        command = f"from wegl_dask.cli import main\nmain({['train', folder.url, *options]!r}, prog_name='wegl-dask')\n"
+        environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+        return subprocess.Popen([sys.executable, "-c", often + command], env=environment, stderr=subprocess.DEVNULL)
+
+    assert start(whole).wait() == 0
+    n_kept = 0
+    while True:
+        process = start(killed)
+        # As soon as eight more have been kept, it is killed.
+        while (code := process.poll()) is None and n_files(killed) < n_kept + 8:
+            time.sleep(0.01)
+        if code is not None:
+            break
+        process.kill()
+        process.wait()
+        n_kept = n_files(killed)
+    assert code == 0
+    assert n_kept >= 16
+    found, expected = (json.loads(folder.read("train/mlp/metrics.json")) for folder in (killed, whole))
+    assert found["fits_found"] >= 16
+    own = {"seconds", "date", "fits_found"}
+    assert {k: v for k, v in found.items() if k not in own} == {k: v for k, v in expected.items() if k not in own}
+    assert killed.read("train/mlp/predictions.parquet") == whole.read("train/mlp/predictions.parquet")
+    assert killed.listing("train/mlp").keys() == whole.listing("train/mlp").keys()
+
+
+def n_files(run):
+    return sum(name.startswith("fits-") for name in run.listing("train/mlp"))
+
+
 def test_a_training_by_other_settings_takes_nothing_and_leaves_nothing(make_problem, write_problem, monkeypatch):
     folder = write_problem(make_problem("regression"))
     table = TrainTable(model="ridge", protocol="cv", folds=2)
@@ -321,8 +363,8 @@ def stop_now(**_):
 
 
 def test_the_command_says_how_to_go_on_and_that_it_went_on(make_problem, write_problem):
-    folder = write_problem(make_problem("binary"))
-    options = ["--model", "svm-linear", "--protocol", "cv", "--folds", "2", "--set", "cluster.workers=1"]
+    folder = write_problem(make_problem("regression"))
+    options = ["--model", "ridge", "--protocol", "cv", "--folds", "2", "--set", "cluster.workers=1"]
     command = f"from wegl_dask.cli import main\nmain({['train', folder.url, *options]!r}, prog_name='wegl-dask')\n"
     # Instead of the last fit, of the estimator that is kept.
     stop = (
@@ -342,10 +384,10 @@ def test_the_command_says_how_to_go_on_and_that_it_went_on(make_problem, write_p
     assert stopped.stderr.splitlines()[-1] == (
         "wegl-dask: stopped by SIGTERM. What was finished stays valid; run the same command again to go on from there"
     )
-    n_fits = 2 * (1 + INNER_FOLDS)
+    n_fits = 2 * (1 + INNER_FOLDS) * len(dense.PENALTIES)
     done = run(command)
     assert done.returncode == 0, done.stderr
-    assert json.loads(folder.read("train/svm-linear/metrics.json"))["fits_found"] == n_fits
+    assert json.loads(folder.read("train/ridge/metrics.json"))["fits_found"] == n_fits
     assert f", and {n_fits} fits before it was stopped\n" in done.stdout
 
 

@@ -196,14 +196,14 @@ def test_training_may_be_changed_in_the_job_file_of_a_run(make_problem, write_pr
 def test_a_model_is_trained_by_one_process_at_a_time(make_problem, write_problem, capsys):
     folder = write_problem(make_problem("regression"))
     options = ["--folds", 2, "--set", "cluster.workers=1"]
-    with locked(Folder(f"{folder.url}/train/ridge")):
-        code, _, err = run_command(["train", folder.url, "--model", "ridge", *options], capsys)
+    with locked(Folder(f"{folder.url}/train/svm-linear")):
+        code, _, err = run_command(["train", folder.url, "--model", "svm-linear", *options], capsys)
         assert code == 1
-        assert f"another run is writing in {folder.url}/train/ridge (process {os.getpid()} on " in err
+        assert f"another run is writing in {folder.url}/train/svm-linear (process {os.getpid()} on " in err
         assert len(err.splitlines()) == 1
-        assert run_command(["train", folder.url, "--model", "svm-linear", *options], capsys)[0] == 0
-    assert [metrics["model"] for metrics in read_results(folder)] == ["svm-linear"]
-    assert set(folder.listing("train/svm-linear")) == {"metrics.json", "predictions.parquet", "model.skops"}
+        assert run_command(["train", folder.url, "--model", "ridge", *options], capsys)[0] == 0
+    assert [metrics["model"] for metrics in read_results(folder)] == ["ridge"]
+    assert set(folder.listing("train/ridge")) == {"metrics.json", "predictions.parquet", "model.skops"}
 
 
 def test_what_was_trained_on_a_run_that_is_cleared_meanwhile_is_not_written(make_problem, write_problem, monkeypatch):
@@ -347,7 +347,7 @@ def test_values_of_any_size_have_a_deviation(scale):
 @pytest.mark.parametrize("failing", ["predictions.parquet", "model.skops", "metrics.json"])
 def test_a_training_that_cannot_be_written_leaves_the_earlier_one(failing, make_problem, write_problem, monkeypatch):
     folder = write_problem(make_problem("regression"))
-    trained(folder, "ridge")
+    trained(folder, "ridge", folds=2)
     before = {path: path.read_bytes() for path in Path(folder.url, "train/ridge").iterdir()}
 
     def full(file, content):
@@ -358,7 +358,7 @@ def test_a_training_that_cannot_be_written_leaves_the_earlier_one(failing, make_
     write_hashed = folders._write_hashed
     monkeypatch.setattr(folders, "_write_hashed", full)
     with pytest.raises(WeglError, match=rf"cannot write {folder.url}/train/ridge/{failing}: the disk is full"):
-        trained(folder, "ridge", seed=1)
+        trained(folder, "ridge", seed=1, folds=2)
     found = {path: path.read_bytes() for path in Path(folder.url, "train/ridge").iterdir()}
     # What it has found out is kept for the next one.
     (scores,) = found.keys() - before.keys()

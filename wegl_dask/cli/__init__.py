@@ -68,7 +68,8 @@ class _Group(click.Group):
 
 def _with_notes(error: BaseException) -> str:
     """Put what an error says and what was added to it on the way together."""
-    return ". ".join([str(error).rstrip("."), *getattr(error, "__notes__", [])])
+    notes = getattr(error, "__notes__", [])
+    return ". ".join([str(error).rstrip("."), *notes]) if notes else str(error)
 
 
 def _report(ctx: click.Context, message: str, exit_code: int, *, table: str = "", before: str = "") -> NoReturn:

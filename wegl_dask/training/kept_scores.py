@@ -125,7 +125,8 @@ def scores_kept(folder: Folder, lock: Lock, follows_from: str) -> Iterator[KeptS
         try:
             kept.write()
         except WeglError as failed:
-            error.add_note(f"The last scores could not be kept: {failed}")
+            if str(failed) != str(error):
+                error.add_note(f"The last scores could not be kept: {failed}")
         raise
     kept.clear()
 
