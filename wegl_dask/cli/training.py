@@ -4,7 +4,7 @@ from typing import Any, get_args
 
 import click
 
-from wegl_dask.cli.stopping import GOES_ON, stopped_by_signals
+from wegl_dask.cli.stopping import stopped_by_signals
 from wegl_dask.errors import JobFileError
 from wegl_dask.progress import format_seconds
 from wegl_dask.spec import JobSpec
@@ -49,7 +49,8 @@ def train(out: str, overrides: tuple[str, ...], **options: Any) -> None:
     scored by what was chosen without it.
 
     Written are metrics.json, predictions.parquet (graph_id, split or fold, y, score) and the fitted model, model.skops.
-    A training that was stopped goes on with the fits that were done. The fits are spread over the processes, or the Dask cluster, of the job's table [cluster].
+    A training that was stopped goes on with the fits that were done. The fits are spread over the processes, or the Dask
+    cluster, of the job's table [cluster].
 
     \b
     Examples:
@@ -63,7 +64,7 @@ def train(out: str, overrides: tuple[str, ...], **options: Any) -> None:
 
     run = RunFolder(out)
     spec = _job(run.job_toml(), run.location("job.toml"), overrides, options)
-    with stopped_by_signals(GOES_ON):
+    with stopped_by_signals():
         metrics = train_model(run, spec.train, spec.cluster, seed=spec.seed)
     click.echo(
         f"\n{spec.name}: {metrics['model']}, {metrics['protocol']}, {metrics['graphs_labelled']:,} graphs with labels, "

@@ -47,12 +47,8 @@ def make_learner(name: ModelName, problem: Problem, *, metric: MetricName, time_
         case "ridge":
             if kind != "regression":
                 # Of several labels, 0 and 1 are always classes.
-                otherwise = (
-                    ""
-                    if problem.task_names
-                    else (' or, if they are targets, embed the graphs with task = "regression" in the job file')
-                )
-                raise JobFileError(
-                    f'train.model = "ridge" is for targets, and the labels are classes: choose svm-linear{otherwise}'
-                )
+                advice = "choose svm-linear"
+                if not problem.task_names:
+                    advice += ' or, if they are targets, embed the graphs with task = "regression" in the job file'
+                raise JobFileError(f'train.model = "ridge" is for targets, and the labels are classes: {advice}')
             return RidgeRegression(kind, n_classes)

@@ -69,7 +69,7 @@ class Trained:
     data: str
     versions: Mapping[str, str]
     seconds: float
-    fits_found: int = 0
+    fits_found: int
 
     def to_json(self) -> dict[str, Any]:
         """Render what is kept in metrics.json."""

@@ -1,8 +1,8 @@
 """Measure what balanced classes do for random forests in table 3: the best accuracy with and without, draw by draw.
 
 The runs are those that ``wegl-dask reproduce tud -o runs/tud`` leaves in ``runs/tud/runs``, one a number of layers. Of all of
-them, and all numbers of trees with leaves of one graph and splits of two, the best mean over the folds is taken, as in the paper. Seed 0 is
-that of `results/tud.md`, and none of the draws. For example::
+them, and all numbers of trees with leaves of one graph and splits of two, the best mean over the folds is taken, as in the
+paper. Seed 0 is that of `results/tud.md`, and none of the draws. For example::
 
     python jobs/paper/checks/unweighted_forests.py runs/tud/runs/PTC_MR-average-[3-8] --draws 10
 """
