@@ -31,6 +31,8 @@ from wegl_dask.training.job import train
 
 pytest.importorskip("bokeh")
 
+METRICS, PREDICTIONS = "train/svm-linear/metrics.json", "train/svm-linear/predictions.parquet"
+
 
 class Page(HTMLParser):
     """The parts of a page: its visible text, and every address that an element refers to."""
@@ -335,6 +337,27 @@ def test_a_model_of_several_tasks_has_the_mean_of_their_curves(trained_run):
         areas.append(roc_auc_score(y[known], scores[known]))
     assert np.trapezoid(curve["y"], curve["x"]) == pytest.approx(np.mean(areas), abs=0.003)
     assert f"{np.mean(areas):#.4g}" in page.text
+    for task, area in enumerate(areas):
+        assert re.search(rf"test, t{task} {area:#.4g} ", page.text)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda by_task: {"t0": by_task["t0"]}, f"{METRICS} is damaged: .*the results by task"),
+        (lambda by_task: {"t0": by_task["t0"], "t1": {}}, f"{METRICS} is damaged: .*the results are not"),
+        (
+            lambda by_task: {"t0": by_task["t1"], "t1": by_task["t0"]},
+            f"{PREDICTIONS} is not of this training: .*'t0' than",
+        ),
+    ],
+)
+def test_results_of_tasks_that_are_not_theirs_are_named(change, message, trained_run):
+    folder = trained_run("binary", "split", n_tasks=2, n=100, unknown=5)
+    found = json.loads(folder.read(METRICS))
+    folder.write(METRICS, json.dumps(found | {"results_by_task": change(found["results_by_task"])}).encode())
+    with pytest.raises(WeglError, match=f"{message}.*Train the model again$"):
+        write_report(folder)
 
 
 def test_the_table_of_a_model_has_a_row_for_each_metric(trained_run):
@@ -389,9 +412,6 @@ def test_a_part_that_was_altered_is_no_part_of_the_run(look, change, make_proble
 def _reversed(table, name):
     place = table.schema.get_field_index(name)
     return place, table.schema.field(place), table.column(name).take(list(range(len(table)))[::-1])
-
-
-METRICS, PREDICTIONS = "train/svm-linear/metrics.json", "train/svm-linear/predictions.parquet"
 
 
 @pytest.mark.parametrize(

@@ -202,6 +202,22 @@ def test_several_tasks_are_learned_one_by_one_and_averaged(kind, make_problem, o
             values.append(root_mean_squared_error(y, forest.predict(X)))
     name = "roc-auc" if kind == "binary" else "rmse"
     assert found.results["test"][name] == [pytest.approx(np.mean(values))]
+    assert [of_task["test"][name] for of_task in found.results_by_task.values()] == [[pytest.approx(v)] for v in values]
+
+
+@pytest.mark.usefixtures("small_forests")
+def test_each_of_several_tasks_is_measured_on_the_folds_by_the_choices_of_all(make_problem, one_worker):
+    problem = make_problem("binary", n=120, n_tasks=2, unknown=30)
+    found = evaluate(problem, "random-forest", "cv", one_worker)
+    assert list(found.results_by_task) == ["t0", "t1"]
+    fold = np.array(found.part)
+    for task, of_task in enumerate(found.results_by_task.values()):
+        for i, value in enumerate(of_task[NESTED]["roc-auc"]):
+            y, score = problem.Y[found.rows, task][fold == i], found.scores[fold == i, task]
+            assert value == pytest.approx(roc_auc_score(y[~np.isnan(y)], score[~np.isnan(y)]))
+    for result, values in found.results.items():
+        tasks = [of_task[result]["roc-auc"] for of_task in found.results_by_task.values()]
+        assert np.mean(tasks, axis=0) == pytest.approx(values["roc-auc"])
 
 
 def test_data_without_a_split_are_sent_to_cross_validation(make_problem, one_worker):

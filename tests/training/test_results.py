@@ -332,7 +332,8 @@ def test_a_summary_leaves_out_what_is_not_defined():
 )
 def test_numbers_of_any_size_are_shown_by_four_digits(values, shown):
     labels = {"class_names": ["a", "b", "c"], "task_names": []}
-    metrics = {"kind": "multiclass", **labels, "repeats": "seed", "chosen": {}, "notes": []}
+    of = {"kind": "multiclass", **labels, "protocol": "split", "results_by_task": {}}
+    metrics = {**of, "repeats": "seed", "chosen": {}, "notes": []}
     row = results_table({**metrics, "results": {"test": {"accuracy": summarise(values)}}})[1]
     assert row.split("  ")[-1].strip() == shown
 
@@ -370,6 +371,7 @@ def test_a_training_that_cannot_be_written_leaves_the_earlier_one(failing, make_
 def test_the_table_has_a_row_a_part_and_a_column_a_metric():
     metrics = {
         "kind": "binary",
+        "protocol": "split",
         "class_names": ["active", "inactive"],
         "task_names": [],
         "repeats": "seed",
@@ -379,6 +381,7 @@ def test_the_table_has_a_row_a_part_and_a_column_a_metric():
             name: {"roc-auc": summarise(values), "average-precision": summarise([np.nan]), "accuracy": summarise([1.0])}
             for name, values in (("valid", [0.5, 0.7]), ("test", [0.25, 0.75]))
         },
+        "results_by_task": {},
     }
     assert results_table(metrics) == [
         "               ROC-AUC  average precision  accuracy",
@@ -389,8 +392,44 @@ def test_the_table_has_a_row_a_part_and_a_column_a_metric():
         "scores and average precision are of the class 'inactive', the second by name",
         "a note",
     ]
-    of_tasks = results_table({**metrics, "class_names": [], "task_names": ["toxic", "soluble"]})
-    assert of_tasks[-2:] == ["every number is a mean over 2 tasks: toxic, soluble", "a note"]
+
+
+def summaries(**values):
+    return {name: summarise(value) for name, value in values.items()}
+
+
+def test_the_table_has_a_row_for_each_of_several_tasks_and_for_many_says_where_they_are():
+    tasks = {
+        name: {"valid": summaries(rmse=[9.0], mae=[9.0], r2=[9.0]), "test": summaries(rmse=rmse, mae=[1.0], r2=[0.5])}
+        for name, rmse in (("energy", [1.0, 3.0]), ("volume", [40.0]))
+    }
+    metrics = {
+        "kind": "regression",
+        "protocol": "split",
+        "class_names": [],
+        "task_names": list(tasks),
+        "repeats": "seed",
+        "chosen": {},
+        "notes": [],
+        "results": {"test": summaries(rmse=[21.0], mae=[1.0], r2=[0.5])},
+        "results_by_task": tasks,
+    }
+    of_both = "every number without the name of a task is a mean over 2 tasks"
+    assert results_table(metrics) == [
+        "                       RMSE    MAE      R2",
+        "test                  21.00  1.000  0.5000",
+        "test, energy  2.000 ± 1.414  1.000  0.5000",
+        "test, volume          40.00  1.000  0.5000",
+        of_both,
+    ]
+    names = [f"t{i}" for i in range(21)]
+    metrics |= {"task_names": names, "results_by_task": dict.fromkeys(names, tasks["volume"])}
+    assert results_table(metrics) == [
+        "       RMSE    MAE      R2",
+        "test  21.00  1.000  0.5000",
+        of_both.replace("2 tasks", "21 tasks"),
+        "of each of the 21 tasks: results_by_task in metrics.json",
+    ]
 
 
 # The command

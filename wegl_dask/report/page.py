@@ -13,7 +13,7 @@ from wegl_dask.progress import counted, format_bytes, format_seconds
 from wegl_dask.report import figures as draw
 from wegl_dask.report.content import ReportContent
 from wegl_dask.report.trained import TrainedModel
-from wegl_dask.training.results import metric_rows, notes_of
+from wegl_dask.training.results import metric_rows, notes_of, task_rows
 
 
 @dataclass(frozen=True)
@@ -185,10 +185,11 @@ def _training_figures(trained: list[TrainedModel]) -> list[_Figure]:
 
 def _model(model: TrainedModel) -> Mapping[str, Any]:
     metrics = model.metrics
+    rows, tasks = metric_rows(metrics), task_rows(metrics)
     return {
         "title": f"{metrics['model']}, {metrics['protocol']}",
         # A row for each metric: there are more of them than results, and a telephone is narrow.
-        "rows": [*zip(*metric_rows(metrics), strict=True)],
+        "tables": [[*zip(*rows, strict=True)], *([[rows[0], *tasks]] if tasks else [])],
         "notes": notes_of(metrics),
         "is_current": model.is_current,
     }

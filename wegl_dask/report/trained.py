@@ -97,6 +97,7 @@ class _Metrics(BaseModel):
     class_names: list[str]
     task_names: list[str]
     results: dict[str, dict[str, _Summary]]
+    results_by_task: dict[str, dict[str, dict[str, _Summary]]]
     repeats: Literal["seed", "fold"]
     notes: list[str]
     threshold: FiniteFloat
@@ -111,14 +112,21 @@ class _Metrics(BaseModel):
             needed = self.kind != "multiclass" and n_classes == 0
         if not needed:
             raise ValueError(f"{n_classes} classes and {len(self.task_names)} tasks are none of kind {self.kind!r}")
+        if list(self.results_by_task) != self.task_names:
+            raise ValueError("the results by task are not those of its tasks")
+        for results in (self.results, *self.results_by_task.values()):
+            self._require_summaries(results)
+        return self
+
+    def _require_summaries(self, results: Mapping[str, Mapping[str, _Summary]]) -> None:
         measured = {"valid", "test"} if self.protocol == "split" else {NESTED}
-        if not measured <= self.results.keys():
+        if not measured <= results.keys():
             raise ValueError(f"the results are not those of protocol {self.protocol!r}")
-        for name, found in self.results.items():
+        for name, found in results.items():
             missing = [metric.name for metric in METRICS[self.kind] if metric.name not in found]
             if missing or not all(summary.values for summary in found.values()):
                 raise ValueError(f"the result {name!r} has no values of {', '.join(missing) or 'a metric'}")
-        for name, found in self.results.items():
+        for name, found in results.items():
             for metric, summary in found.items():
                 again = summarise(_numbers(summary.values))
                 noted = [_or_nan(summary.mean), _or_nan(summary.std)]
@@ -126,9 +134,8 @@ class _Metrics(BaseModel):
                     [_or_nan(again["mean"]), _or_nan(again["std"])], noted, rtol=TOLERANCE, equal_nan=True
                 ):
                     raise ValueError(f"the mean and the deviation of {metric}, {name!r}, are not those of its values")
-        if len({len(summary.values) for summary in self.results[min(measured)].values()}) > 1:
+        if len({len(summary.values) for summary in results[min(measured)].values()}) > 1:
             raise ValueError(f"the metrics of {min(measured)!r} have different numbers of values")
-        return self
 
 
 def _read_one(folder: RunFolder, metrics: Mapping[str, Any], current: str) -> TrainedModel:
@@ -178,16 +185,26 @@ def _of_predictions(metrics: Mapping[str, Any], table: pa.Table, *, is_current: 
 
 def _results(model: TrainedModel) -> Iterator[tuple[str, list[float], list[float]]]:
     """Compute the metrics of predictions anew, in the order of the parts: what of, the metrics, and those noted."""
-    results = model.metrics["results"]
+    metrics = model.metrics
+    results = metrics["results"]
     parts: list[tuple[Any, str, int]] = [(name, name, 0) for name in ("valid", "test")]
-    if model.metrics["protocol"] == "cv":
+    if metrics["protocol"] == "cv":
         n_folds = len(next(iter(results[NESTED].values()))["values"])
         parts = [(fold, NESTED, fold) for fold in range(n_folds)]
     for part, result, place in parts:
         rows = model.part == part
-        found = all_metrics(model.metrics["kind"], model.Y[rows], model.scores[rows], model.metrics["threshold"])
-        noted = [results[result][name]["values"][place] for name in found]
-        yield f"{model.metrics['repeats']} {place}, {result!r}", [*found.values()], _numbers(noted)
+        Y, scores = model.Y[rows], model.scores[rows]
+        where = f"{metrics['repeats']} {place}, {result!r}"
+        yield where, *_again(metrics, Y, scores, results[result], place)
+        for i, (task, of_task) in enumerate(metrics["results_by_task"].items()):
+            yield f"{where}, {task!r}", *_again(metrics, Y[:, [i]], scores[:, [i]], of_task[result], place)
+
+
+def _again(
+    metrics: Mapping[str, Any], Y: FloatMatrix, scores: FloatMatrix, noted: Mapping[str, Any], place: int
+) -> tuple[list[float], list[float]]:
+    found = all_metrics(metrics["kind"], Y, scores, metrics["threshold"])
+    return [*found.values()], _numbers([noted[name]["values"][place] for name in found])
 
 
 def _numbers(values: Sequence[float | None]) -> list[float]:

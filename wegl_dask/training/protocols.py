@@ -4,7 +4,7 @@ In both, candidates of a grid are compared on graphs that they were not fitted t
 chosen; of equals, the first.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +19,7 @@ from wegl_dask.training.foreseen import require_classes, require_labels, require
 from wegl_dask.training.learner import Candidate, Fold, Learner
 from wegl_dask.training.metrics import Metric, all_metrics
 from wegl_dask.training.names import ProtocolName
-from wegl_dask.training.problem import SPLITS, FloatMatrix, Problem
+from wegl_dask.training.problem import SPLITS, FloatMatrix, Problem, ProblemKind
 from wegl_dask.training.spreading import Workers
 
 BEST = "best configuration"
@@ -27,6 +27,12 @@ BEST = "best configuration"
 
 NESTED = "nested"
 """The number to expect of new graphs: each fold is scored by the candidate that was chosen without it."""
+
+Values = dict[str, list[float]]
+"""Of each metric its value for every seed or fold."""
+
+_Scored = Mapping[str, Sequence[tuple[FloatMatrix, FloatMatrix]]]
+"""Of whatever is measured the labels and the scores, for every seed or fold."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +48,10 @@ class Outcome:
     chosen : mapping
         The best candidate.
     results : dict of str to dict of str to list of float
-        What was measured (a part of the split, or `BEST` or `NESTED`) to metric to its value for every seed or fold.
+        What was measured (a part of the split, or `BEST` or `NESTED`) to metric to its value for every seed or fold; of
+        several tasks, their mean.
+    results_by_task : dict of str to such a dict
+        Of each of several tasks, by its name, the same; empty where there is one label.
     repeats : {"seed", "fold"}
         What the values are for.
     rows : int, (n_rows,)
@@ -60,7 +69,8 @@ class Outcome:
     candidates: list[Candidate]
     candidate_scores: FloatMatrix
     chosen: Candidate
-    results: dict[str, dict[str, list[float]]]
+    results: dict[str, Values]
+    results_by_task: dict[str, dict[str, Values]]
     repeats: str
     rows: IntArray
     part: list[Any]
@@ -113,12 +123,10 @@ def evaluate_split(
     folds = {"others": Fold(train, others, held=valid)}
     fits = [Fit(learner, "others", chosen, seed, keep=seed == seeds[0]) for seed in seeds]
     fitted = workers.map("fit", fit, fits, (folds, problem.Y, problem.X))
-    results: dict[str, dict[str, list[float]]] = {}
-    for name, part in (("valid", slice(0, len(valid))), ("test", slice(len(valid), None))):
-        values = [
-            all_metrics(problem.kind, problem.Y[others[part]], scores[part], learner.threshold) for scores, _ in fitted
-        ]
-        results[name] = {each: [value[each] for value in values] for each in values[0]}
+    scored = {
+        name: [(problem.Y[others[part]], scores[part]) for scores, _ in fitted]
+        for name, part in (("valid", slice(0, len(valid))), ("test", slice(len(valid), None)))
+    }
     notes = [f'chosen by {metric.title} on "valid" with seed {seeds[0]} of {len(candidates)} candidates']
     if len(candidates) == 1:
         notes = []
@@ -134,7 +142,8 @@ def evaluate_split(
         candidates=candidates,
         candidate_scores=means,
         chosen=chosen,
-        results=results,
+        results=_results(problem.kind, scored, learner.threshold),
+        results_by_task=_results_by_task(problem, scored, learner.threshold),
         repeats="seed",
         rows=others,
         part=["valid"] * len(valid) + ["test"] * len(test),
@@ -182,8 +191,11 @@ def evaluate_cv(
     means = found.outer.mean(axis=0)
     best = best_candidate(means, metric)
     own = [best_candidate(inner, metric) for inner in found.inner] if searched else [0] * n_folds
-    results = {
-        name: _of_folds(problem, learner, folds, [scores[i][choice] for i, choice in enumerate(choices)])
+    scored = {
+        name: [
+            (problem.Y[fold.evaluate], of_fold[choice])
+            for fold, of_fold, choice in zip(folds, scores, choices, strict=True)
+        ]
         for name, choices in ((BEST, [best] * n_folds), (NESTED, own))
     }
     notes = [
@@ -191,7 +203,7 @@ def evaluate_cv(
         f"{NESTED}: chosen for each fold within the others, in {found.n_inner_folds} folds",
     ]
     if not searched:
-        del results[BEST]
+        del scored[BEST]
         notes = []
     notes += learner.notes
     chosen, rows = candidates[best], problem.labelled
@@ -201,7 +213,8 @@ def evaluate_cv(
         candidates=candidates,
         candidate_scores=means,
         chosen=chosen,
-        results=results,
+        results=_results(problem.kind, scored, learner.threshold),
+        results_by_task=_results_by_task(problem, scored, learner.threshold),
         repeats="fold",
         rows=np.concatenate([fold.evaluate for fold in folds]),
         part=[i for i, fold in enumerate(folds) for _ in fold.evaluate],
@@ -235,14 +248,20 @@ def default_protocol(problem: Problem) -> ProtocolName:
     return "cv" if problem.split is None else "split"
 
 
-def _of_folds(
-    problem: Problem, learner: Learner, folds: Sequence[Fold], scores: Sequence[FloatMatrix]
-) -> dict[str, list[float]]:
-    values = [
-        all_metrics(problem.kind, problem.Y[fold.evaluate], of_fold, learner.threshold)
-        for fold, of_fold in zip(folds, scores, strict=True)
-    ]
-    return {name: [value[name] for value in values] for name in values[0]}
+def _results(kind: ProblemKind, scored: _Scored, threshold: float) -> dict[str, Values]:
+    found = {}
+    for name, repeats in scored.items():
+        values = [all_metrics(kind, Y, scores, threshold) for Y, scores in repeats]
+        found[name] = {metric: [value[metric] for value in values] for metric in values[0]}
+    return found
+
+
+def _results_by_task(problem: Problem, scored: _Scored, threshold: float) -> dict[str, dict[str, Values]]:
+    found = {}
+    for i, task in enumerate(problem.task_names):
+        own = {name: [(Y[:, [i]], scores[:, [i]]) for Y, scores in repeats] for name, repeats in scored.items()}
+        found[task] = _results(problem.kind, own, threshold)
+    return found
 
 
 def _split_rows(problem: Problem) -> tuple[IntArray, IntArray, IntArray]:

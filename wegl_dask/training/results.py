@@ -1,7 +1,7 @@
 """What is kept of a training: metrics, the score of every graph, the fitted model; and the table of it."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -27,12 +27,15 @@ from wegl_dask.training.names import (
     training_folder,
 )
 from wegl_dask.training.problem import Problem
-from wegl_dask.training.protocols import Outcome
+from wegl_dask.training.protocols import NESTED, Outcome, Values
 from wegl_dask.training.saved import encode_estimators
 from wegl_dask.version import __version__
 
 ONE_LABEL = "label"
 """Name of the task where there is one label."""
+
+MOST_TASKS = 20
+"""Tasks whose results are shown one by one in a terminal."""
 
 
 @dataclass(frozen=True)
@@ -82,10 +85,8 @@ class Trained:
             "kind": self.problem.kind,
             "class_names": list(self.problem.class_names),
             "task_names": list(self.problem.task_names),
-            "results": {
-                name: {metric: summarise(values) for metric, values in metrics.items()}
-                for name, metrics in outcome.results.items()
-            },
+            "results": _summaries(outcome.results),
+            "results_by_task": {task: _summaries(found) for task, found in outcome.results_by_task.items()},
             "repeats": outcome.repeats,
             "notes": list(outcome.notes),
             "threshold": self.threshold,
@@ -142,6 +143,12 @@ class Trained:
             }
         )
         return metrics
+
+
+def _summaries(results: Mapping[str, Values]) -> dict[str, dict[str, Any]]:
+    return {
+        name: {metric: summarise(values) for metric, values in metrics.items()} for name, metrics in results.items()
+    }
 
 
 def summarise(values: Sequence[float]) -> dict[str, Any]:
@@ -213,21 +220,34 @@ def read_results(run: Folder) -> list[dict[str, Any]]:
 def results_table(metrics: Mapping[str, Any]) -> list[str]:
     """Lay the results of a training out as lines of text, from what metrics.json holds."""
     rows = metric_rows(metrics)
+    n_tasks = len(metrics["task_names"])
+    if n_tasks <= MOST_TASKS:
+        rows += task_rows(metrics)
+    lines = [*_aligned(rows), *notes_of(metrics)]
+    if n_tasks > MOST_TASKS:
+        lines.append(f"of each of the {n_tasks} tasks: results_by_task in {METRICS_FILE}")
+    return lines
+
+
+def _aligned(rows: Sequence[Sequence[str]]) -> Iterator[str]:
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = [
-        "  ".join(
-            [row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True))]
-        )
-        for row in rows
-    ]
-    return [*(line.rstrip() for line in lines), *notes_of(metrics)]
+    for name, *cells in rows:
+        right = (cell.rjust(width) for cell, width in zip(cells, widths[1:], strict=True))
+        yield "  ".join([name.ljust(widths[0]), *right]).rstrip()
 
 
 def metric_rows(metrics: Mapping[str, Any]) -> list[list[str]]:
     """Make the cells of the table of results: a heading, and a row for whatever was measured."""
-    titles = {metric.name: metric.title for metric in METRICS[metrics["kind"]]}
-    heading = ["", *titles.values()]
-    return [heading, *([name, *(_cell(found[each]) for each in titles)] for name, found in metrics["results"].items())]
+    heading = ["", *(metric.title for metric in METRICS[metrics["kind"]])]
+    return [heading, *([name, *_cells(metrics, found)] for name, found in metrics["results"].items())]
+
+
+def task_rows(metrics: Mapping[str, Any]) -> list[list[str]]:
+    """Make the cells of a row for each of several tasks: what it is worth on the part "test", or nested."""
+    measured = "test" if metrics["protocol"] == "split" else NESTED
+    return [
+        [f"{measured}, {task}", *_cells(metrics, found[measured])] for task, found in metrics["results_by_task"].items()
+    ]
 
 
 def notes_of(metrics: Mapping[str, Any]) -> list[str]:
@@ -237,12 +257,14 @@ def notes_of(metrics: Mapping[str, Any]) -> list[str]:
     if metrics["chosen"]:
         lines.append("chosen: " + ", ".join(f"{key} = {value}" for key, value in metrics["chosen"].items()))
     if len(metrics["task_names"]) > 1:
-        lines.append(
-            f"every number is a mean over {len(metrics['task_names'])} tasks: {', '.join(metrics['task_names'])}"
-        )
+        lines.append(f"every number without the name of a task is a mean over {len(metrics['task_names'])} tasks")
     if len(metrics["class_names"]) == 2:
         lines.append(f"scores and average precision are of the class {metrics['class_names'][1]!r}, the second by name")
     return [*lines, *metrics["notes"]]
+
+
+def _cells(metrics: Mapping[str, Any], found: Mapping[str, Any]) -> list[str]:
+    return [_cell(found[metric.name]) for metric in METRICS[metrics["kind"]]]
 
 
 def _cell(summary: Mapping[str, Any]) -> str:
