@@ -272,6 +272,12 @@ def check_rejected(spec: JobSpec, n_rows: int, reasons: Counter[str]) -> None:
         )
 
 
+def reading_versions(spec: JobSpec) -> dict[str, str]:
+    """Find the versions of the packages, by name, that the graphs of a job's source follow from: of RDKit, or none."""
+    rdkit = rdkit_version() if spec.source.kind in {"smiles", "sdf"} else None
+    return {} if rdkit is None else {"rdkit": rdkit}
+
+
 def shard_size(nodes: int) -> int:
     """Nodes in a shard of a collection of so many."""
     return min(max(nodes // SHARDS_WANTED, SMALLEST_SHARD), LARGEST_SHARD)
@@ -281,8 +287,8 @@ def _how(spec: JobSpec, used: UsedAttributes, known: KnownRows | None = None) ->
     """Render what decides how a range of the source is read: of the job file, and the rows that are left out."""
     source = spec.source.model_dump(exclude={"max_rejected_fraction", "download", "trust", "root", "path"})
     # A run that is resumed with another RDKit has all its molecules read by that one.
-    software = rdkit_version() if spec.source.kind in {"smiles", "sdf"} else None
-    how = json.dumps([source, spec.edges.direction, asdict(used), software, NUMERICS_VERSION], sort_keys=True)
+    rdkit = reading_versions(spec).get("rdkit")
+    how = json.dumps([source, spec.edges.direction, asdict(used), rdkit, NUMERICS_VERSION], sort_keys=True)
     return how if known is None else json.dumps([how, known.key, known.fingerprint])
 
 

@@ -24,7 +24,15 @@ from wegl_dask.embeddings import EmbeddingFormat
 from wegl_dask.errors import WeglError
 from wegl_dask.fit import Fit, fit_model, memory_needed, prepare_fit
 from wegl_dask.given_model import GivenModel
-from wegl_dask.ingest import ShardCensus, check_rejected, ingest, plan_source, planned_shards, refuse_output_among_input
+from wegl_dask.ingest import (
+    ShardCensus,
+    check_rejected,
+    ingest,
+    plan_source,
+    planned_shards,
+    reading_versions,
+    refuse_output_among_input,
+)
 from wegl_dask.memory import require_fitting
 from wegl_dask.performance import performance_report
 from wegl_dask.progress import Progress, counted
@@ -242,7 +250,7 @@ def embed(run: Run, census: ShardCensus, model: PartRecord) -> dict[int, PartRec
                 "job": fingerprint(json.dumps(run.folder.read_model()[0]["job"], sort_keys=True)),
                 "numerics_version": NUMERICS_VERSION,
                 "seed": spec.seed,
-                "versions": _versions(),
+                "versions": _versions(spec),
             },
             fail=spec.source.on_error == "fail",
             device=spec.cluster.device,
@@ -296,7 +304,7 @@ def finish(
             kept,
             stage_seconds=run.stage_seconds,
             work=run.work,
-            versions=_versions(),
+            versions=_versions(run.spec),
             summary={
                 "rows": sum(record.rows("data") for record in embedded),
                 "rejected": sum(record.rows("rejected") for record in kept),
@@ -344,9 +352,10 @@ def is_complete(folder: RunFolder) -> bool:
     return folder.has_succeeded()
 
 
-def _versions() -> dict[str, str]:
+def _versions(spec: JobSpec) -> dict[str, str]:
     """Versions of the packages that the numbers come from."""
-    return {package: version(package) for package in VERSIONED_PACKAGES} | {"wegl-dask": __version__}
+    packages = {package: version(package) for package in VERSIONED_PACKAGES}
+    return packages | reading_versions(spec) | {"wegl-dask": __version__}
 
 
 def _require_undisturbed(run: Run, stage: str, records: Mapping[int, PartRecord]) -> None:

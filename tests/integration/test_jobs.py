@@ -124,6 +124,19 @@ def test_every_row_is_embedded_or_rejected_once_in_the_order_of_the_input(run, m
     assert verify_run(RunFolder(job["output"]["path"]), deep=True) == []
 
 
+def test_the_versions_of_what_the_numbers_come_from_are_kept(run, molecules_job, mutag_job):
+    from rdkit import rdBase
+
+    packages = {"numpy", "scipy", "scikit-learn", "POT", "pyarrow", "dask", "distributed", "dask-ml", "wegl-dask"}
+    for job, rdkit in ((molecules_job("molecules"), {"rdkit": rdBase.rdkitVersion}), (mutag_job("mutag"), {})):
+        run(job)
+        out = job["output"]["path"]
+        kept = RunFolder(out).read_manifest()["versions"]
+        assert kept.keys() == packages | rdkit.keys()
+        assert kept.items() >= rdkit.items()
+        assert json.loads(pq.read_schema(f"{out}/data/part-00000.parquet").metadata[b"versions"]) == kept
+
+
 def test_graphs_that_are_too_large_are_rejected_with_the_number_of_nodes(run, mutag_job, table, mutag):
     job = mutag_job(source={"max_nodes": 20})
     run(job)
