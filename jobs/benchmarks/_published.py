@@ -9,7 +9,7 @@ import json
 import resource
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -32,12 +32,13 @@ class Nothing:
 
 def stand_ins() -> None:
     """Put what the notebook shows its results with out of the way."""
-    for name, content in {
+    contents: dict[str, dict[str, Any]] = {
         "prettytable": {"PrettyTable": Nothing},
         "tqdm.notebook": {"tqdm": lambda items: items},
         "matplotlib": {},
         "matplotlib.pyplot": dict.fromkeys(("plot", "xlabel", "ylabel", "xticks", "grid", "show"), Nothing().plot),
-    }.items():
+    }
+    for name, content in contents.items():
         module = ModuleType(name)
         module.__dict__.update(content)
         sys.modules[name] = module
@@ -50,11 +51,11 @@ class DataSet:
 
     name = "ogbg-molhiv"
 
-    def __init__(self, graphs: list[Any], split: dict[str, Iterable[int]]) -> None:
+    def __init__(self, graphs: list[Any], split: Mapping[str, Iterable[int]]) -> None:
         self._graphs = graphs
         self._split = split
 
-    def get_idx_split(self) -> dict[str, Iterable[int]]:
+    def get_idx_split(self) -> Mapping[str, Iterable[int]]:
         """Rows of each part."""
         return self._split
 

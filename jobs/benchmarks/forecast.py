@@ -7,6 +7,7 @@ are there, such as the million graphs of `scale.py`, are a further job with the 
 """
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -37,15 +38,10 @@ def main() -> None:
             values = jobs_of_shards(arguments.shards.resolve(), work / "shards", cluster)
             jobs[arguments.shards.name] = JobSpec.from_values(values)
         runs = alternate(
-            {name: lambda spec=spec, name=name: measure(spec, work / f"{name}.toml") for name, spec in jobs.items()},
-            arguments.repeats,
+            {name: partial(measure, spec, work / f"{name}.toml") for name, spec in jobs.items()}, arguments.repeats
         )
-    result = {
-        "benchmark": "forecast",
-        "workers": WORKERS,
-        "jobs": {name: summarize(found) for name, found in runs.items()},
-    }
-    finish(result, describe(result["jobs"]), arguments)
+    found = {name: summarize(forecasts) for name, forecasts in runs.items()}
+    finish({"benchmark": "forecast", "workers": WORKERS, "jobs": found}, describe(found), arguments)
 
 
 def jobs_of_shards(shards: Path, output: Path, cluster: dict[str, Any]) -> dict[str, Any]:

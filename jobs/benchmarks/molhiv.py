@@ -99,7 +99,7 @@ def main() -> None:
 
 def summarize(used: dict[str, list[Usage]], stages: dict[str, Any]) -> dict[str, Any]:
     """Take the medians of all sides, and their ratios to wegl-dask."""
-    sides = {}
+    sides: dict[str, dict[str, Any]] = {}
     for name, runs in used.items():
         inside = [json.loads(run.output.splitlines()[-1]) if name != "wegl-dask" else None for run in runs]
         sides[name] = {
@@ -111,8 +111,9 @@ def summarize(used: dict[str, list[Usage]], stages: dict[str, Any]) -> dict[str,
             "peak_mb": median([run.tree_peak / 1e6 for run in runs]),
             "peak_of_one_process_mb": median([max(run.own_peak, *run.children_peaks, 0) / 1e6 for run in runs]),
         }
-        if inside[0] is not None and "seconds" in inside[0]:
-            sides[name]["stages"] = {s: median([own["seconds"][s] for own in inside]) for s in inside[0]["seconds"]}
+        staged = [own["seconds"] for own in inside if own is not None and "seconds" in own]
+        if staged:
+            sides[name]["stages"] = {stage: median([own[stage] for own in staged]) for stage in staged[0]}
     sides["wegl-dask"]["stages"] = {name: stage["seconds"] for name, stage in stages.items() if stage["seconds"]}
     ours = median(sides["wegl-dask"]["seconds"])
     ratios = {name: round(median(side["seconds"]) / ours, 2) for name, side in sides.items()}

@@ -10,6 +10,7 @@ builds ragged arrays, which NumPy has refused since 1.24. For example::
 
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -49,9 +50,7 @@ def measure(name: str, data: Path, n_graphs: int | None, n_pairs: int, repeats: 
         for i, j in pairs:
             ot.emd2(weights[i], weights[j], ot.dist(sets[i], sets[j]))
 
-    runs = alternate(
-        {f"{name}: {side.__name__}": lambda side=side: wall_seconds(side) for side in (ours, exact)}, repeats
-    )
+    runs = alternate({f"{name}: {side.__name__}": partial(wall_seconds, side) for side in (ours, exact)}, repeats)
     seconds = median(runs[f"{name}: ours"])
     sampled = median(runs[f"{name}: exact"])
     in_all = sampled / n_pairs * all_pairs

@@ -16,6 +16,7 @@ import numpy.typing as npt
 from _fitted import fit, job
 from _measure import finish, parser
 
+from wegl_dask.graphs import IntArray
 from wegl_dask.vector_search import TRAINING_ROWS_PER_LIST, index_search, scan
 
 Vectors = npt.NDArray[np.float32]
@@ -53,7 +54,7 @@ def search(vectors: Vectors, n_rows: int, repeats: int) -> dict[str, Any]:
     own = rng.choice(n_rows, 1000, replace=False)
     queries = np.concatenate([held[row // BLOCK_ROWS][1][row % BLOCK_ROWS][None] for row in own])
     seconds: dict[str, list[float]] = {"scan_1": [], "scan_1000": [], "index_1000": []}
-    found: dict[str, npt.NDArray[np.int64]] = {}
+    found: dict[str, IntArray] = {}
     for _ in range(repeats):
         for name, times in seconds.items():
             kind, count = name.split("_")

@@ -10,6 +10,7 @@ vectors. For example::
 
 import time
 from collections.abc import Callable
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -95,7 +96,7 @@ def merging(name: str, model: Model, graphs: GraphBatch, repeats: int) -> dict[s
 
     difference = float(np.abs(merged() - unmerged()).max())
     seconds = alternate(
-        {f"{name}: {side.__name__}": lambda side=side: cpu_seconds(side) for side in (merged, unmerged)}, repeats
+        {f"{name}: {side.__name__}": partial(cpu_seconds, side) for side in (merged, unmerged)}, repeats
     )
     milliseconds = {
         side: median([1e3 * s / graphs.n_graphs for s in seconds[f"{name}: {side}"]]) for side in ("merged", "unmerged")

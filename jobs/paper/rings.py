@@ -34,7 +34,7 @@ from wegl_dask.reading import read_embeddings
 from wegl_dask.run_rows import RunRows
 from wegl_dask.shards import write_shard
 from wegl_dask.sources.base import LabelSchema
-from wegl_dask.spec import JobSpec, read_job
+from wegl_dask.spec import GraphParquetTable, JobSpec, read_job
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -175,6 +175,10 @@ def run(spec: JobSpec) -> None:
         raise MissingDependencyError.for_extra("matplotlib", "plots") from error
     mpl.use("agg")
     rings = make_rings(spec.seed)
+    if not isinstance(spec.source, GraphParquetTable) or not isinstance(spec.source.path, str):
+        raise SystemExit(
+            'the rings are written to one file, which source.path names, and source.kind is "graph_parquet"'
+        )
     write_graphs(rings, Path(spec.source.path))
     with open_client(spec.cluster) as client:
         run_job(spec, client)
@@ -199,7 +203,8 @@ def _half_way(rings: Rings, phi: FloatMatrix, reference: FloatMatrix) -> tuple[F
 
 
 def _scatter(axes: "Axes", points: FloatMatrix, colour: Any) -> None:
-    axes.scatter(*points.T, s=4, color=colour, linewidths=0)
+    x, y = points.T
+    axes.scatter(x, y, s=4, color=colour, linewidths=0)
 
 
 def _save(figure: Any, path: Path) -> None:

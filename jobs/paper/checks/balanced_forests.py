@@ -28,6 +28,8 @@ def main() -> None:
     options.add_argument("--json", type=Path, help="file to write the results to")
     arguments = options.parse_args()
     embeddings = wegl_dask.read_embeddings(arguments.run)
+    if embeddings.y is None:
+        raise SystemExit(f"the graphs of {arguments.run} have no labels: give a run on ogbg-molhiv")
     X, y = embeddings.X, embeddings.y.ravel()
     train, *others = (embeddings.split == part for part in ("train", "valid", "test"))
     forest = {

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from wegl_dask.reproduce.numbers import mean_and_deviation
-from wegl_dask.reproduce.tud import papers_number
+from wegl_dask.reproduce.tud import METHODS, papers_number
 
 
 def main() -> None:
@@ -68,11 +68,12 @@ def describe(result: dict[str, Any]) -> str:
 
 
 def _of_paper(data_set: str, cell: str) -> float:
-    model, _, pooling = cell.partition(", ")
-    found = papers_number(data_set, pooling, model)
-    if found is None:
-        raise SystemExit(f"the paper has no {cell} of {data_set}")
-    return found.mean
+    name, _, pooling = cell.partition(", ")
+    for model in METHODS:
+        found = papers_number(data_set, pooling, model) if model == name else None
+        if found is not None:
+            return found.mean
+    raise SystemExit(f"the paper has no {cell} of {data_set}")
 
 
 if __name__ == "__main__":
