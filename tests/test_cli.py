@@ -382,6 +382,22 @@ def test_the_status_of_a_running_run_has_its_speed(call, quickstart, tmp_path):
     assert re.fullmatch(r"embed: 5 of 6 parts, \d,\d\d\d graphs, .* of work, [\d,]+ graphs/s, \d\.\d s left", line)
 
 
+def test_the_status_of_trainings_says_which_can_go_on(call, quickstart, tmp_path):
+    copy = shutil.copytree(quickstart.folder / "runs/quickstart", tmp_path / "copy")
+    shutil.rmtree(copy / "train", ignore_errors=True)
+    for model, name in (("ridge", "metrics.json"), ("mlp", f"fits-{'0' * 32}.npz"), ("svm-rbf", ".lock")):
+        (copy / "train" / model).mkdir(parents=True)
+        (copy / "train" / model / name).write_text("{}")
+    with (copy / "train/svm-rbf/.lock").open() as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        lines = call("status", "copy").stdout.splitlines()
+    assert lines[-3:] == [
+        "train svm-rbf: running (a process that its lock does not name)",
+        "train mlp: stopped; train it again to go on",
+        "train ridge: finished",
+    ]
+
+
 def test_a_folder_that_is_no_run_has_no_status(call, tmp_path):
     assert error_of(call("status", "."), 1) == f"{tmp_path} is not a run folder: it has no job.toml. Check the path"
 

@@ -12,7 +12,9 @@ from pathlib import Path
 import pytest
 
 from wegl_dask.errors import WeglError
+from wegl_dask.folders import Folder
 from wegl_dask.graphs import GraphSchema
+from wegl_dask.locks import locked
 from wegl_dask.sources.base import Cut, LabelSchema, SourcePlan, Unit
 from wegl_dask.status import Speed, index_ranges, read_status
 from wegl_dask.storage import RunFolder
@@ -190,6 +192,30 @@ def test_without_a_start_or_a_part_or_a_run_there_is_no_speed(folder, lock, sinc
     lock(folder, holder(since=STARTED.isoformat()))
     write_at(folder, {("embed", 0): -10, ("embed", 2): -20}, seconds=5)
     assert speeds(folder)["embed"] is None
+
+
+def trainings(folder):
+    return {training.model: (training.state, training.holder) for training in read_status(folder).trainings}
+
+
+@pytest.mark.parametrize("url", ["{}/run", "memory://status-of-trainings"])
+def test_trainings_are_running_stopped_or_finished(url, tmp_path):
+    folder = RunFolder(url.format(tmp_path))
+    folder.write("job.toml", b"")
+    assert trainings(folder) == {}
+    folder.write("train/ridge/metrics.json", b"{}")
+    folder.write("train/mlp/metrics.json", b"{}")
+    folder.write(f"train/mlp/fits-{'0' * 32}.npz", b"")
+    folder.write("train/notes.txt", b"no model")
+    with locked(Folder(folder.location("train/automl"))):
+        found = trainings(folder)
+    _, holder = found.pop("automl")
+    assert holder.startswith(f"process {os.getpid()} on {socket.gethostname()}, since 20")
+    assert found == {"mlp": ("stopped", ""), "ridge": ("finished", "")}
+    # The lock of one that was killed before a fit of it had ended.
+    folder.write("train/automl/.lock", b"?")
+    if folder.is_local:
+        assert trainings(folder) == {**found, "automl": ("stopped", "")}
 
 
 def test_nothing_is_changed_in_the_folder(folder, lock, tmp_path):

@@ -1,17 +1,19 @@
-"""How far a run is, from what it has left in its folder: it may be running, killed or finished."""
+"""How far a run is, and the trainings on it, from what they have left in its folder: running, killed or finished."""
 
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from pathlib import PurePosixPath
 from typing import Any, Literal
 
+from wegl_dask.folders import Folder
 from wegl_dask.locks import LOCK_NAME, is_held
 from wegl_dask.records import RECORD_FOLDER, PartRecord
 from wegl_dask.sources.base import SourcePlan
 from wegl_dask.storage import RunFolder
+from wegl_dask.training.names import KEPT_NAME, METRICS_FILE, MODEL_NAMES, TRAIN_FOLDER, ModelName, training_folder
 
 State = Literal["finished", "running", "stopped"]
 
@@ -62,6 +64,24 @@ class StageStatus:
 
 
 @dataclass(frozen=True)
+class TrainingStatus:
+    """How far the training of a model on a run is.
+
+    Attributes
+    ----------
+    model : str
+    state : {"finished", "running", "stopped"}
+        One that was stopped can be continued; the results of one before it may be there.
+    holder : str
+        Which process trains it, if any is known to.
+    """
+
+    model: ModelName
+    state: State
+    holder: str
+
+
+@dataclass(frozen=True)
 class RunStatus:
     """How far a run is.
 
@@ -82,6 +102,8 @@ class RunStatus:
         Size of the embeddings so far.
     is_refused : bool
         Whether more rows were rejected than the job allows: it stops again unless more are allowed.
+    trainings : tuple of TrainingStatus
+        Of the models of which there is anything, in the order of their names.
     """
 
     location: str
@@ -92,6 +114,7 @@ class RunStatus:
     rejected: Mapping[str, int]
     n_bytes: int
     is_refused: bool
+    trainings: tuple[TrainingStatus, ...]
 
 
 def read_status(folder: RunFolder) -> RunStatus:
@@ -108,7 +131,8 @@ def read_status(folder: RunFolder) -> RunStatus:
     reasons: Counter[str] = Counter()
     for record in records:
         reasons.update(record.extra.get("reasons", {}))
-    state, holder, since = _state(folder)
+    holder, since = _holder(folder)
+    state: State = "running" if holder else "finished" if folder.has_succeeded() else "stopped"
     stages = [stage for name in STAGES if (stage := _stage(name, records, rows)) is not None]
     if state == "running":
         stages = [_timed(folder, stage, records, since) for stage in stages]
@@ -122,6 +146,7 @@ def read_status(folder: RunFolder) -> RunStatus:
         rejected=dict(reasons.most_common()),
         n_bytes=sum(file.n_bytes for record in records for file in record.files if file.folder == "data"),
         is_refused=n_rows is not None and reasons.total() > _allowed_fraction(job) * n_rows,
+        trainings=tuple(_trainings(folder)),
     )
 
 
@@ -200,17 +225,33 @@ def _timed(folder: RunFolder, stage: StageStatus, records: Sequence[PartRecord],
     return replace(stage, speed=Speed(graphs / seconds, seconds / len(made) * len(stage.missing)))
 
 
-def _state(folder: RunFolder) -> tuple[State, str, datetime | None]:
-    """Find the state, who holds the folder, and since when."""
+def _trainings(folder: RunFolder) -> Iterator[TrainingStatus]:
+    there = folder.listing(TRAIN_FOLDER)
+    for model in MODEL_NAMES:
+        if model not in there:
+            continue
+        name = training_folder(model)
+        files = folder.listing(name)
+        holder, _ = _holder(Folder(folder.location(name), folder.storage_options))
+        if holder:
+            yield TrainingStatus(model, "running", holder)
+        elif LOCK_NAME in files or any(map(KEPT_NAME.fullmatch, files)):
+            yield TrainingStatus(model, "stopped", "")
+        elif METRICS_FILE in files:
+            yield TrainingStatus(model, "finished", "")
+
+
+def _holder(folder: Folder) -> tuple[str, datetime | None]:
+    """Find who holds a folder, and since when; "" where nobody does."""
     lock = folder.read_if_there(LOCK_NAME)
-    if lock is not None and is_held(folder):
-        try:
-            found = json.loads(lock)
-            host, process, since = str(found["host"]), int(found["pid"]), found["since"]
-        except (ValueError, KeyError, TypeError):
-            return "running", "a process that its lock does not name", None
-        return "running", f"process {process} on {host}, since {since}", _moment(since)
-    return ("finished" if folder.has_succeeded() else "stopped"), "", None
+    if lock is None or not is_held(folder):
+        return "", None
+    try:
+        found = json.loads(lock)
+        host, process, since = str(found["host"]), int(found["pid"]), found["since"]
+    except (ValueError, KeyError, TypeError):
+        return "a process that its lock does not name", None
+    return f"process {process} on {host}, since {since}", _moment(since)
 
 
 def _moment(text: object) -> datetime | None:

@@ -9,7 +9,7 @@ from wegl_dask.progress import counted, format_bytes, format_seconds
 @click.command(short_help="Say how far a run is.")
 @click.argument("out")
 def status(out: str) -> None:
-    """Say how far the run in the folder OUT is, whether it is running, was killed or is finished.
+    """Say how far the run in the folder OUT is, and the trainings on it: whether they are running, killed or finished.
 
     Nothing is changed, and nothing that is running is disturbed.
     """
@@ -45,6 +45,11 @@ def status(out: str) -> None:
     click.echo(f"rejected: {counted(sum(found.rejected.values()), 'row')}")
     for reason, count in found.rejected.items():
         click.echo(f"  {count:,} x {reason}")
+    for training in found.trainings:
+        more = {"running": f" ({training.holder})", "stopped": "; train it again to go on", "finished": ""}[
+            training.state
+        ]
+        click.echo(f"train {training.model}: {training.state}{more}")
 
 
 @click.command(short_help="Check a finished run against its records.")
