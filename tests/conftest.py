@@ -343,7 +343,7 @@ def dask_client():
     from wegl_dask.cluster import open_client
     from wegl_dask.spec import ClusterTable
 
-    table = ClusterTable(workers=2, allowed_failures=1, memory_limit="2GB", dashboard_address=None)
+    table = ClusterTable(workers=2, allowed_failures=1, memory_limit="2GB")
     with open_client(table) as client:
         yield client
 

@@ -181,7 +181,7 @@ def test_a_task_beside_a_result_survives_all_workers(tmp_path, wait_until):
         finally:
             Path(go_on).touch()
 
-    with open_client(ClusterTable(workers=2, memory_limit="1GB", dashboard_address=None)) as client:
+    with open_client(ClusterTable(workers=2, memory_limit="1GB")) as client:
         workers = set(client.run(os.getpid).values())
         result = client.submit(int, pure=False)
         wait([result])

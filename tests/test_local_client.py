@@ -10,6 +10,7 @@ import time
 import urllib.request
 from contextlib import suppress
 from pathlib import Path
+from urllib.error import HTTPError
 
 import psutil
 import pytest
@@ -20,7 +21,7 @@ from hypothesis import strategies as st
 from wegl_dask import local_client, lost_workers
 from wegl_dask.bags import run_stage
 from wegl_dask.cluster import dashboard_link, open_client
-from wegl_dask.errors import JobFileError, WeglError
+from wegl_dask.errors import JobFileError, MissingDependencyError, WeglError
 from wegl_dask.spec import ClusterTable
 
 ROOT = Path(__file__).parents[1]
@@ -34,7 +35,7 @@ ONE_THREAD = {
 
 
 def local(**keys):
-    return ClusterTable(**({"workers": 1, "memory_limit": "600MB", "dashboard_address": None} | keys))
+    return ClusterTable(**({"workers": 1, "memory_limit": "600MB"} | keys))
 
 
 @pytest.fixture(scope="module")
@@ -196,18 +197,36 @@ def test_the_dashboard_answers_where_bokeh_is_installed():
         assert link.startswith("http://127.0.0.1:")
         with urllib.request.urlopen(link, timeout=10) as answer:
             assert answer.status == 200
+        (callbacks,) = client.run(periodic_callbacks).values()
+        assert "profile" in callbacks
 
 
-def test_without_bokeh_there_is_no_dashboard_and_no_error(monkeypatch):
+def periodic_callbacks(dask_worker):
+    return {name: callback.callback_time for name, callback in dask_worker.periodic_callbacks.items()}
+
+
+def test_nothing_takes_the_interpreter_from_the_solver_all_the_time(two_workers):
+    for callbacks in two_workers.run(periodic_callbacks).values():
+        assert "tick" in callbacks
+        assert min(callbacks.values()) >= 100  # ms
+
+
+def test_a_dashboard_without_bokeh_is_refused_with_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "bokeh", None)
-    table = local(dashboard_address="127.0.0.1:0")
-    with open_client(table) as client:
-        assert dashboard_link(table, client) is None
-        assert client.submit(sum, (1, 2)).result() == 3
+    with (
+        pytest.raises(MissingDependencyError, match=r"bokeh is needed here .*wegl-dask\[cluster\]"),
+        open_client(local(dashboard_address="127.0.0.1:0")),
+    ):
+        pass
 
 
 def test_without_an_address_there_is_no_dashboard(two_workers):
+    assert ClusterTable().dashboard_address is None
     assert dashboard_link(local(), two_workers) is None
+    assert two_workers.scheduler_info()["services"].keys() == {"dashboard"}
+    (port,) = two_workers.scheduler_info()["services"].values()
+    with pytest.raises(HTTPError, match="404"):
+        urllib.request.urlopen(f"http://127.0.0.1:{port}/status", timeout=10)
 
 
 def test_allowed_failures_bound_the_workers_that_one_task_may_take_along():
@@ -275,7 +294,7 @@ def open_things():
 
 
 if __name__ == "__main__":
-    table = ClusterTable(workers=2, memory_limit="600MB", dashboard_address=None)
+    table = ClusterTable(workers=2, memory_limit="600MB")
     with open_client(table) as client:
         use(client)
     del client  # what Dask and multiprocessing start once in a process is there from now on
@@ -319,7 +338,7 @@ def announce_and_sleep(_):
 
 
 def main():
-    table = ClusterTable(workers=2, memory_limit="600MB", local_directory=sys.argv[1], dashboard_address=None)
+    table = ClusterTable(workers=2, memory_limit="600MB", local_directory=sys.argv[1])
     with open_client(table) as client:
         futures = client.map(announce_and_sleep, range(4))
         Event("running").wait()

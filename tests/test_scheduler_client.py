@@ -16,7 +16,7 @@ from wegl_dask.spec import ClusterTable
 
 
 def local(**keys):
-    return ClusterTable(**({"workers": 1, "memory_limit": "600MB", "dashboard_address": None} | keys))
+    return ClusterTable(**({"workers": 1, "memory_limit": "600MB"} | keys))
 
 
 def scheduler(address, **keys):

@@ -17,9 +17,7 @@ from wegl_dask.spec import ClusterTable
 @pytest.fixture
 def table(tmp_path):
     def table(**keys):
-        return ClusterTable(
-            **{"kind": "slurm", "job_directory": str(tmp_path / "jobs"), "dashboard_address": None, **keys}
-        )
+        return ClusterTable(**{"kind": "slurm", "job_directory": str(tmp_path / "jobs"), **keys})
 
     return table
 
@@ -66,6 +64,13 @@ def test_a_job_has_a_worker_of_one_thread_a_core_and_leaves_a_tenth_of_the_memor
 def test_the_port_of_a_worker_that_asks_for_no_certificate_is_for_its_machine_alone(table):
     _, command = script(cluster_arguments(table()))
     assert dict(itertools.pairwise(command))["--dashboard-address"] == "127.0.0.1:0"
+
+
+@pytest.mark.parametrize(("address", "profile"), [(None, "False"), ("127.0.0.1:0", "True")])
+def test_workers_are_profiled_where_there_is_a_dashboard_to_show_it(table, address, profile):
+    pytest.importorskip("bokeh")
+    lines, _ = script(cluster_arguments(table(dashboard_address=address)))
+    assert f"export DASK_DISTRIBUTED__WORKER__PROFILE__ENABLED={profile}" in lines
 
 
 @pytest.mark.parametrize("walltime", ["1", "5", "30", "01:00:00", "1-00:00:00"])

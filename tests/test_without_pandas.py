@@ -47,5 +47,5 @@ def test_local_workers_convert_without_pandas():
         pa.array([1, 2])
         return "pandas" in sys.modules
 
-    with open_client(ClusterTable(workers=1, memory_limit="600MB", dashboard_address=None)) as client:
+    with open_client(ClusterTable(workers=1, memory_limit="600MB")) as client:
         assert client.submit(convert).result() is False

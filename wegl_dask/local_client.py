@@ -18,13 +18,13 @@ from distributed import Client, LocalCluster
 from distributed.system import MEMORY_LIMIT
 from distributed.utils import clean_dashboard_address
 
-from wegl_dask.errors import JobFileError, WeglError
+from wegl_dask.errors import JobFileError, MissingDependencyError, WeglError
 from wegl_dask.lost_workers import WATCH_SECONDS, give_up, watched
 from wegl_dask.progress import format_bytes
 from wegl_dask.quiet import innermost, signals_held, silenced
 from wegl_dask.scratch import scratch_folder
 from wegl_dask.spec import ClusterTable
-from wegl_dask.worker_environment import WORKER_ENVIRONMENT
+from wegl_dask.worker_environment import DASK_SETTINGS, PROFILE, WORKER_ENVIRONMENT
 
 PRELOADED = ("wegl_dask.fit_tasks", "wegl_dask.without_pandas")
 """What a worker imports before it is ready."""
@@ -45,7 +45,8 @@ def local_client(table: ClusterTable) -> Iterator[Client]:
     _refuse_to_start_from_a_worker()
     n_workers = table.workers or CPU_COUNT
     memory = memory_of_a_worker(table.memory_limit, n_workers)
-    if has_dashboard(table):
+    dashboard = has_dashboard(table)
+    if dashboard:
         _check_dashboard_address(str(table.dashboard_address))
     with ExitStack() as stack:
         stack.enter_context(_worker_environment())
@@ -54,7 +55,8 @@ def local_client(table: ClusterTable) -> Iterator[Client]:
             "temporary-directory": scratch,
             "distributed.scheduler.allowed-failures": table.allowed_failures,
             # Workers get this process's configuration, which was read before their environment was set.
-            "distributed.worker.memory.pause": False,
+            **DASK_SETTINGS,
+            PROFILE: dashboard,
             # All at the same time, as they start; else each would when it gets its first task.
             "distributed.worker.preload": [*dask.config.get("distributed.worker.preload"), *PRELOADED],
             **{f"distributed.nanny.pre-spawn-environ.{name}": value for name, value in WORKER_ENVIRONMENT.items()},
@@ -118,8 +120,12 @@ def _refuse_to_start_from_a_worker() -> None:
 
 
 def has_dashboard(table: ClusterTable) -> bool:
-    """Whether a dashboard is wanted and can be had."""
-    return table.dashboard_address is not None and importlib.util.find_spec("bokeh") is not None
+    """Whether a dashboard is wanted; MissingDependencyError if it is and cannot be had."""
+    if table.dashboard_address is None:
+        return False
+    if importlib.util.find_spec("bokeh") is None:
+        raise MissingDependencyError.for_extra("bokeh", "cluster")
+    return True
 
 
 def _check_dashboard_address(address: str) -> None:

@@ -25,7 +25,7 @@ from wegl_dask.quiet import signals_held, silenced
 from wegl_dask.scheduler_client import check_workers, close_client
 from wegl_dask.spec import ClusterTable
 from wegl_dask.tls import security
-from wegl_dask.worker_environment import WORKER_ENVIRONMENT
+from wegl_dask.worker_environment import PROFILE, WORKER_ENVIRONMENT, as_variable
 
 JOB_NAME = "wegl-dask"
 
@@ -102,6 +102,8 @@ def cluster_arguments(table: ClusterTable) -> dict[str, Any]:
     memory = memory_of_a_worker(table)
     walltime = _seconds(table.walltime)
     margin = min(max(120, walltime // 20), walltime // 2)
+    dashboard = has_dashboard(table)
+    environment = {**WORKER_ENVIRONMENT, as_variable(PROFILE): str(dashboard)}
     return {
         "queue": table.queue,
         "account": table.account,
@@ -114,7 +116,7 @@ def cluster_arguments(table: ClusterTable) -> dict[str, Any]:
         "job_name": JOB_NAME,
         "job_script_prologue": [
             *table.job_prologue,
-            *(f"export {name}={value}" for name, value in WORKER_ENVIRONMENT.items()),
+            *(f"export {name}={value}" for name, value in environment.items()),
         ],
         "log_directory": _job_directory(table),
         "local_directory": table.local_directory,
@@ -127,7 +129,7 @@ def cluster_arguments(table: ClusterTable) -> dict[str, Any]:
             *("--no-dashboard", "--dashboard-address", "127.0.0.1:0"),
         ],
         "scheduler_options": {
-            "dashboard": has_dashboard(table),
+            "dashboard": dashboard,
             "dashboard_address": table.dashboard_address or "127.0.0.1:0",
         },
     }

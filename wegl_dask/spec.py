@@ -312,7 +312,9 @@ class ClusterTable(Table):
         None, description="local, slurm: folder for spilling; the system's temporary folder if not set."
     )
     dashboard_address: Text | None = Field(
-        "127.0.0.1:0", description="local, slurm: where the dashboard listens; port 0 is any free one."
+        None,
+        description='local, slurm: where Dask\'s dashboard listens, such as "127.0.0.1:8787", or "127.0.0.1:0" for any free '
+        "port; there is none if not set. With it the profile of the workers is taken.",
     )
     address: Text | None = Field(None, description="scheduler: address such as tls://host:8786.")
     insecure: bool = Field(

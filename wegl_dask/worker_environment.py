@@ -1,7 +1,34 @@
-"""The environment of a worker process."""
+"""The environment of a worker process, and Dask's settings in it."""
+
+from typing import Any
 
 KEPT_BYTES = 128 * 2**20
 """Freed memory that a worker's C library keeps at the end of its heap."""
+
+PROFILE = "distributed.worker.profile.enabled"
+
+DASK_SETTINGS: dict[str, Any] = {
+    # Else a worker near its memory limit gets no more tasks until it has given up results that it holds. Ours hold none:
+    # with what they have imported they could wait for ever.
+    "distributed.worker.memory.pause": False,
+    # Another thread of a worker, to look at it, takes Python's lock from the solver: a hundred times a second for Dask's
+    # profile, fifty times for the health of its event loop. Both together take some per cent of a run.
+    PROFILE: False,
+    "distributed.admin.tick.interval": "500ms",
+}
+"""For workers, and the scheduler of a local cluster; with a dashboard, which shows it, there is a profile all the same."""
+
+
+def as_variable(setting: str) -> str:
+    """Spell a setting of Dask as an environment variable.
+
+    Examples
+    --------
+    >>> as_variable("distributed.worker.memory.pause")
+    'DASK_DISTRIBUTED__WORKER__MEMORY__PAUSE'
+    """
+    return f"DASK_{setting.upper().replace('.', '__')}"
+
 
 WORKER_ENVIRONMENT = {
     # The transport solver is bound to one core, and sums in another order give other last bits.
@@ -20,8 +47,6 @@ WORKER_ENVIRONMENT = {
     "MALLOC_ARENA_MAX": "1",
     "MALLOC_TRIM_THRESHOLD_": str(KEPT_BYTES),
     "MALLOC_MMAP_THRESHOLD_": "33554432",
-    # Else a worker near its memory limit gets no more tasks until it has given up results that it holds. Ours hold none:
-    # with what they have imported they could wait for ever.
-    "DASK_DISTRIBUTED__WORKER__MEMORY__PAUSE": "False",
+    **{as_variable(setting): str(value) for setting, value in DASK_SETTINGS.items()},
 }
 """What must stand in a worker's environment before NumPy, POT and Dask are imported."""

@@ -38,7 +38,7 @@ def measure(parts: int, workers: int, repeats: int) -> dict[str, Any]:
     """Time a stage by the clock and by the CPU of this process, which holds the client and the scheduler."""
     tasks = [ShardTask(index, f"{index:064x}") for index in range(parts)]
     clock, cpu = [], []
-    with open_client(ClusterTable(workers=workers, dashboard_address=None)) as client:
+    with open_client(ClusterTable(workers=workers)) as client:
         # The first stage waits for what the workers import.
         for _ in range(repeats + 1):
             began = time.perf_counter(), time.process_time()

@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 from distributed import worker_memory
 
+from wegl_dask.worker_environment import DASK_SETTINGS, as_variable
+
 ROOT = Path(__file__).parents[2]
 
 # What others say, and is passed on.
@@ -38,6 +40,13 @@ def test_what_an_operator_starts_opens_no_port_without_certificates_to_other_mac
     assert len(lines) == 2
     for line in lines:
         assert re.search(r"--dashboard-address 127\.0\.0\.1:\d+", line), line
+
+
+@pytest.mark.parametrize("place", ["scheduler/README.md", "slurm/wegl.sbatch"])
+def test_what_an_operator_starts_has_the_settings_of_dask_that_workers_have(place):
+    text = (ROOT / "deploy" / place).read_text(encoding="utf-8")
+    exported = {pair for line in re.findall(r"^export (.*)$", text, re.MULTILINE) for pair in line.split()}
+    assert exported >= {f"{as_variable(setting)}={value}" for setting, value in DASK_SETTINGS.items()}
 
 
 @pytest.mark.parametrize("page", ["", "kubernetes", "scheduler", "slurm"])

@@ -78,7 +78,7 @@ class Harness:
                     },
                     "projection": {"components": 10},
                     "output": {"path": str(work / "base")},
-                    "cluster": {"workers": 2, "memory_limit": "1GB", "dashboard_address": "127.0.0.1:0"},
+                    "cluster": {"workers": 2, "memory_limit": "1GB"},
                 }
             )
         )

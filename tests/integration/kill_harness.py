@@ -292,7 +292,7 @@ def write_job(folder, root, nodes_per_shard):
         "nodes": {"virtual_node": True},
         "projection": {"components": 10},
         "output": {"path": "given with --set"},
-        "cluster": {"workers": 2, "memory_limit": "1GB", "dashboard_address": "127.0.0.1:0", "allowed_failures": 10},
+        "cluster": {"workers": 2, "memory_limit": "1GB", "allowed_failures": 10},
     }
     path.write_text(tomli_w.dumps(job))
     return path

@@ -120,7 +120,7 @@ def test_a_worker_over_its_memory_limit_is_restarted_and_the_part_is_made(
 
             tasks.embed_shard = greedy
 
-    table = ClusterTable(workers=1, memory_limit="700MB", dashboard_address=None)
+    table = ClusterTable(workers=1, memory_limit="700MB")
     with open_client(table) as client:
         client.register_plugin(Greedy(), name="greedy")
         run(mutag_job(), client=client)
@@ -289,7 +289,7 @@ from wegl_dask.cluster import open_client
 from wegl_dask.spec import ClusterTable
 
 if __name__ == "__main__":
-    with open_client(ClusterTable(workers=1, memory_limit="1GB", dashboard_address=None)) as client:
+    with open_client(ClusterTable(workers=1, memory_limit="1GB")) as client:
         print(client.scheduler.address, flush=True)
         sys.stdin.read()
 """

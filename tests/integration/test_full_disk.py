@@ -42,7 +42,7 @@ def on_one_worker(job, job_file):
     """Write the job down, with a cluster of its own: a limit on a process holds for the workers that it starts."""
 
     def write(out):
-        cluster = {"workers": 1, "memory_limit": "1GB", "dashboard_address": "127.0.0.1:0"}
+        cluster = {"workers": 1, "memory_limit": "1GB"}
         return job_file(job(out) | {"cluster": cluster})
 
     return write

@@ -20,7 +20,7 @@ def one_worker():
     """A cluster of one worker, which has done nothing but the jobs of this module on the shipped sources."""
     from wegl_dask.cluster import open_client
 
-    with open_client(ClusterTable(workers=1, memory_limit="1GB", dashboard_address=None)) as client:
+    with open_client(ClusterTable(workers=1, memory_limit="1GB")) as client:
         yield client
 
 

@@ -186,7 +186,7 @@ if __name__ == "__main__":
     def job(number, **source):
         source = {"kind": "tud", "root": root, "name": "MUTAG", "nodes_per_shard": 300} | source
         return JobSpec.from_values({"source": source, "output": {"path": f"{out}/{number}"}})
-    with open_client(ClusterTable(workers=1, memory_limit="1GB", dashboard_address=None)) as client:
+    with open_client(ClusterTable(workers=1, memory_limit="1GB")) as client:
         counts, n_failed = [], 0
         worker_counts = []
         for number in range(6):

@@ -26,7 +26,7 @@ def peak_memory(run):
         return os.getpid(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
     def measure(job, limit):
-        with open_client(ClusterTable(workers=2, memory_limit=limit, dashboard_address=None)) as client:
+        with open_client(ClusterTable(workers=2, memory_limit=limit)) as client:
             before = {process for process, _ in client.run(peak).values()}
             run(job, client=client)
             after = client.run(peak).values()

@@ -350,7 +350,7 @@ def process_of(task):
 
 
 def test_a_single_dask_worker_does_the_fits_and_not_this_process():
-    with open_client(ClusterTable(workers=1, memory_limit="600MB", dashboard_address=None)):
+    with open_client(ClusterTable(workers=1, memory_limit="600MB")):
         done = Workers(1, on_dask=True).map("search", process_of, [3, 1, 2], ())
     assert [task for _, task in done] == [3, 1, 2]
     assert os.getpid() not in {process for process, _ in done}
@@ -359,7 +359,7 @@ def test_a_single_dask_worker_does_the_fits_and_not_this_process():
 def test_a_dask_worker_that_dies_is_an_error_in_words():
     with (
         dask.config.set({"distributed.scheduler.allowed-failures": 0}),
-        open_client(ClusterTable(workers=1, memory_limit="600MB", dashboard_address=None)),
+        open_client(ClusterTable(workers=1, memory_limit="600MB")),
         pytest.raises(WeglError, match=r"search: the workers that fitted died, .* give workers more memory"),
     ):
         Workers(1, on_dask=True).map("search", die, [1, 2], ())

@@ -214,7 +214,8 @@ def on_cluster(spec: JobSpec, function: Callable[..., Any], **arguments: Any) ->
             if link:
                 note(f"dashboard: {link}")
             return function(spec, client, **arguments)
-        log_event("dashboard", f"dashboard: {link}", address=link)
+        if link:
+            log_event("dashboard", f"dashboard: {link}", address=link)
         summary = function(spec, client, progress=LoggedProgress, **arguments)
         log_event("finished", f"{spec.name}: done", summary=asdict(summary))
         return summary

@@ -128,7 +128,7 @@ def cluster_of(workers: int | None, address: str | None = None) -> "ClusterTable
     from wegl_dask.spec import ClusterTable  # noqa: PLC0415
 
     if address is None:
-        return ClusterTable(workers=workers, dashboard_address=None)
+        return ClusterTable(workers=workers)
     if workers is not None:
         raise JobFileError("--workers are processes of this machine, and the cluster that --address names has its own")
     return ClusterTable(kind="scheduler", address=address)
