@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 import numpy as np
 import numpy.typing as npt
-from scipy.linalg import blas
+import scipy
 
 from wegl_dask.graphs import IntArray
 from wegl_dask.projection import Moments
@@ -81,7 +81,7 @@ class MomentAccumulator:
     def _symmetric_update(self, centred: FloatMatrix) -> None:
         # The arrays are handed over transposed, since BLAS counts by columns; so nothing is copied.
         upper = self._deviations.T
-        result = blas.dsyrk(1.0, centred.T, beta=1.0, c=upper, overwrite_c=True)
+        result = scipy.linalg.blas.dsyrk(1.0, centred.T, beta=1.0, c=upper, overwrite_c=True)
         if not np.may_share_memory(result, upper):
             raise RuntimeError("BLAS has returned a copy instead of working in place: the products would be lost")
 
@@ -91,7 +91,7 @@ class MomentAccumulator:
         delta = mean - self._mean
         weight = self._count * count / total
         if weight and self._deviations.ndim == 2:
-            blas.dsyr(weight, delta, a=self._deviations.T, overwrite_a=True)
+            scipy.linalg.blas.dsyr(weight, delta, a=self._deviations.T, overwrite_a=True)
         elif weight:
             self._deviations += weight * delta**2
         self._mean = self._mean + delta * (count / total)

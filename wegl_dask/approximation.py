@@ -12,9 +12,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
-from scipy.spatial.distance import cdist
 
-from wegl_dask.canonical import WeightedPoints
+from wegl_dask.canonical import WeightedPoints, squared_distances
 from wegl_dask.errors import WeglError
 from wegl_dask.geometry import (
     embedding_distance,
@@ -257,7 +256,7 @@ def _exact_distances(one: WeightedPoints, two: WeightedPoints, reference: FloatM
         return 0.0, 0.0
     uniform = np.full(len(reference), 1.0 / len(reference))
     plan_one, plan_two = (
-        exact_plan(uniform, graph.weights, cdist(reference, graph.points, "sqeuclidean"))[0] for graph in (one, two)
+        exact_plan(uniform, graph.weights, squared_distances(reference, graph.points))[0] for graph in (one, two)
     )
     return (
         wasserstein_distance(one.points, one.weights, two.points, two.weights),

@@ -7,9 +7,11 @@ points. Taken for canonical points it makes the embedding a function of the set 
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import scipy
 
 from wegl_dask.graphs import IntArray, expand_ranges, offsets_from_counts
 
@@ -45,6 +47,16 @@ class WeightedPoints:
         counts = np.diff(self.offsets)[graphs]
         rows = expand_ranges(self.offsets[graphs], counts)
         return WeightedPoints(self.points[rows], self.weights[rows], offsets_from_counts(counts))
+
+
+def squared_distances(first: npt.NDArray[np.floating[Any]], second: FloatMatrix) -> FloatMatrix:
+    """Squared Euclidean distances of all pairs, the costs of transport: float64, (n_first, n_second).
+
+    They are evaluated pair by pair, never by the expansion into a matrix product, so that they do not depend on where in
+    a batch a graph stands.
+    """
+    distances: FloatMatrix = scipy.spatial.distance.cdist(first, second, "sqeuclidean")
+    return distances
 
 
 def canonical_points(points: FloatMatrix, offsets: IntArray, step: float) -> WeightedPoints:

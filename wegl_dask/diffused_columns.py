@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
-from scipy import sparse
+import scipy
 
 from wegl_dask.accumulation import MomentAccumulator
 from wegl_dask.diffusion import Pooling
@@ -35,8 +35,8 @@ class DiffusedColumns:
         See `wegl_dask.points.NodeEmbedding`.
     """
 
-    operator: sparse.csr_array
-    features: sparse.csr_array | FloatMatrix
+    operator: "scipy.sparse.csr_array"
+    features: "scipy.sparse.csr_array | FloatMatrix"
     layers: int
     pooling: Pooling
     device: Device
@@ -77,7 +77,7 @@ class DiffusedColumns:
     def moments(self) -> Moments:
         """Take the moments of all columns, without their products."""
         n_nodes = self.features.shape[0]
-        if sparse.issparse(self.features):
+        if scipy.sparse.issparse(self.features):
             own, places = self._own(slice(0, n_nodes))
         else:
             own, places = self, np.arange(self.repeats * self.features.shape[1])
@@ -143,7 +143,7 @@ class DiffusedColumns:
         width, n_graphs = n_features * self.repeats, len(offsets) - 1
         at_once = n_nodes * width**2
         of_calls = n_graphs * (CALL_PRODUCTS + 4 * width**2)
-        if not sparse.issparse(self.features) or of_calls >= at_once:
+        if not scipy.sparse.issparse(self.features) or of_calls >= at_once:
             return False
         rows, columns = self.features.nonzero()
         graphs = np.searchsorted(offsets, rows, side="right") - 1

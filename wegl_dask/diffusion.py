@@ -17,7 +17,7 @@ from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
-from scipy import sparse
+import scipy
 
 from wegl_dask.features import is_virtual
 from wegl_dask.graphs import FloatArray, GraphBatch, IntArray
@@ -26,7 +26,7 @@ EdgeFeature = Literal["none", "labels", "attributes", "weight"]
 Pooling = Literal["concat", "average", "final"]
 
 
-def propagation_operator(batch: GraphBatch, edge_features: EdgeFeature = "none") -> sparse.csr_array:
+def propagation_operator(batch: GraphBatch, edge_features: EdgeFeature = "none") -> "scipy.sparse.csr_array":
     """Build the matrix S that propagates node features by one layer.
 
     Parameters
@@ -76,7 +76,7 @@ def propagation_operator(batch: GraphBatch, edge_features: EdgeFeature = "none")
                 raise ValueError('edges.features = "labels": these graphs have no edge labels')
             weights, self_weights = _label_weights(batch, source, target, virtual, spoke_weight)
     diagonal = np.arange(batch.n_nodes)
-    return sparse.csr_array(
+    return scipy.sparse.csr_array(
         (
             np.concatenate([weights, self_weights]),
             (np.concatenate([target, diagonal]), np.concatenate([source, diagonal])),
@@ -86,7 +86,11 @@ def propagation_operator(batch: GraphBatch, edge_features: EdgeFeature = "none")
 
 
 def pooled(
-    operator: sparse.csr_array, features: sparse.csr_array | FloatArray, *, layers: int, pooling: Pooling
+    operator: "scipy.sparse.csr_array",
+    features: "scipy.sparse.csr_array | FloatArray",
+    *,
+    layers: int,
+    pooling: Pooling,
 ) -> npt.NDArray[np.float64]:
     """Propagate features through L layers and pool the L + 1 results of each node (paper, "Node Embedding Type").
 
@@ -104,7 +108,7 @@ def pooled(
     float64, (n_nodes, n_features), or (n_nodes, (L + 1) * n_features) for "concat"
     """
     current: npt.NDArray[np.float64]
-    if isinstance(features, sparse.csr_array):
+    if isinstance(features, scipy.sparse.csr_array):
         current = features.toarray()
     else:
         # Without layers nothing else would make the result an array of its own.
@@ -126,7 +130,7 @@ def pooled(
 
 
 def accumulated(
-    operator: sparse.csr_array,
+    operator: "scipy.sparse.csr_array",
     last: npt.NDArray[np.float64],
     others: Iterable[npt.NDArray[np.float64] | None],
 ) -> npt.NDArray[np.float64]:
@@ -147,7 +151,7 @@ def accumulated(
 
     Examples
     --------
-    >>> swap = sparse.csr_array(np.array([[0.0, 1.0], [1.0, 0.0]]))
+    >>> swap = scipy.sparse.csr_array(np.array([[0.0, 1.0], [1.0, 0.0]]))
     >>> accumulated(swap, np.array([[1.0], [2.0]]), [np.array([[10.0], [10.0]])]).ravel()
     array([12., 11.])
     """

@@ -6,7 +6,7 @@ from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
-from scipy import sparse
+import scipy
 
 from wegl_dask.graphs import GraphBatch, GraphSchema, IntArray, UsedAttributes
 from wegl_dask.molecules import ATOM_CATEGORY_COUNTS
@@ -61,7 +61,7 @@ class NodeFeatures:
         """Number F of features after encoding."""
         return self.n_columns if self.encoder is None else self.encoder.shape[1]
 
-    def raw_matrix(self, batch: GraphBatch) -> sparse.csr_array:
+    def raw_matrix(self, batch: GraphBatch) -> "scipy.sparse.csr_array":
         """Evaluate the raw columns, before encoding.
 
         Parameters
@@ -97,7 +97,7 @@ class NodeFeatures:
             row_lengths[~real] = 0
             columns, values = columns[real], values[real]
         row_starts = np.concatenate([[0], np.cumsum(row_lengths)])
-        return sparse.csr_array((values.ravel(), columns.ravel(), row_starts), shape=(n_nodes, self.n_columns))
+        return scipy.sparse.csr_array((values.ravel(), columns.ravel(), row_starts), shape=(n_nodes, self.n_columns))
 
     def seen_columns(self, seen_categories: Sequence[Iterable[int]], seen_degrees: Iterable[int]) -> IntArray:
         """Find the raw columns that are not zero throughout a collection.
@@ -179,11 +179,14 @@ def build_features(
         layout += new
     if "atom_embedding" not in names:
         return NodeFeatures(tuple(layout))
+    embedding = atom_embedding(embedding_width, seed)
+    if len(names) == 1:
+        return NodeFeatures(tuple(layout), embedding)
     encoders = [
-        atom_embedding(embedding_width, seed) if name == "atom_embedding" else sparse.eye_array(width)
+        embedding if name == "atom_embedding" else scipy.sparse.eye_array(width)
         for name, width in zip(names, widths, strict=True)
     ]
-    return NodeFeatures(tuple(layout), sparse.block_diag(encoders).toarray())
+    return NodeFeatures(tuple(layout), scipy.sparse.block_diag(encoders).toarray())
 
 
 def default_features(schema: GraphSchema) -> tuple[str, ...]:

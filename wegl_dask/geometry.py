@@ -20,8 +20,8 @@ right marginals, optimal or not; `|phi_i - phi_j|` itself may fall on either sid
 
 import numpy as np
 import numpy.typing as npt
-from scipy.spatial.distance import cdist
 
+from wegl_dask.canonical import squared_distances
 from wegl_dask.transport import MARGINAL_TOLERANCE, PlanError, exact_plan
 
 FloatArray = npt.NDArray[np.floating]
@@ -162,7 +162,7 @@ def log_map(base: FloatMatrix, points: FloatMatrix, weights: FloatMatrix | None 
     array([2., 4.])
     """
     uniform, given = _weights(None, base), _weights(weights, points)
-    plan = exact_plan(uniform, given, cdist(base, points, "sqeuclidean"))[0]
+    plan = exact_plan(uniform, given, squared_distances(base, points))[0]
     field: FloatMatrix = len(base) * (plan @ points) - base
     return field
 
@@ -313,7 +313,7 @@ def wasserstein_distance(
     >>> wasserstein_distance(np.array([[0.0], [1.0]]), half, np.array([[4.0], [3.0]]), half)
     3.0
     """
-    costs = cdist(points_i, points_j, "sqeuclidean")
+    costs = squared_distances(points_i, points_j)
     plan = exact_plan(_weights(weights_i, points_i), _weights(weights_j, points_j), costs)[0]
     return float(np.sqrt(np.vdot(plan, costs)))
 
@@ -359,7 +359,7 @@ def generalized_geodesic_distance(
         used_i, used_j = np.flatnonzero(row_i), np.flatnonzero(row_j)
         mass = row_i.sum()
         given_i, given_j = row_i[used_i] / mass, row_j[used_j] / row_j.sum()
-        costs = cdist(points_i[used_i], points_j[used_j], "sqeuclidean")
+        costs = squared_distances(points_i[used_i], points_j[used_j])
         # Where one side has one point there is but one coupling.
         only_one = min(costs.shape) == 1
         coupling = np.outer(given_i, given_j) if only_one else exact_plan(given_i, given_j, costs)[0]

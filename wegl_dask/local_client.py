@@ -26,7 +26,11 @@ from wegl_dask.scratch import scratch_folder
 from wegl_dask.spec import ClusterTable
 from wegl_dask.worker_environment import DASK_SETTINGS, PROFILE, WORKER_ENVIRONMENT
 
-PRELOADED = ("wegl_dask.fit_tasks", "wegl_dask.without_pandas")
+PRELOADED = (
+    *("wegl_dask.fit_tasks", "wegl_dask.without_pandas"),
+    # A client does without, which saves it a fifth of a second, so nothing imports them before they are used.
+    *("scipy.linalg.blas", "scipy.sparse", "scipy.spatial.distance"),
+)
 """What a worker imports before it is ready."""
 
 SMALLEST_MEMORY = 500_000_000

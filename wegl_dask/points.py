@@ -6,7 +6,7 @@ from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
-from scipy import sparse
+import scipy
 
 from wegl_dask.accumulation import MomentAccumulator
 from wegl_dask.diffused_columns import DiffusedColumns
@@ -256,7 +256,7 @@ class PointEmbedding:
         return maps, components @ (projection.mean / projection.scale)
 
     def _others(
-        self, raw: sparse.csr_array, maps: Sequence[FloatMatrix], last: FloatMatrix
+        self, raw: "scipy.sparse.csr_array", maps: Sequence[FloatMatrix], last: FloatMatrix
     ) -> Iterator[FloatMatrix | None]:
         """Yield X A_l of the layers before the last: only d columns are ever diffused."""
         pooling = self.nodes.pooling

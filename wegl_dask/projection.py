@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-from scipy import linalg
+import scipy
 
 from wegl_dask.graphs import IntArray
 
@@ -271,12 +271,12 @@ def _sketched_axes(directions: FloatMatrix, products: FloatMatrix) -> tuple[Floa
     Nystrom's method, with the shift that keeps it stable (Tropp, Yurtsever, Udell and Cevher 2017, algorithm 3).
     """
     orthonormal, triangle = np.linalg.qr(directions)
-    image = linalg.solve_triangular(triangle, products.T, trans="T").T
+    image = scipy.linalg.solve_triangular(triangle, products.T, trans="T").T
     shift = np.sqrt(len(image)) * np.finfo(np.float64).eps * float(np.linalg.norm(image)) or 1.0
     image = image + shift * orthonormal
     core = orthonormal.T @ image
     root = np.linalg.cholesky((core + core.T) / 2)
-    axes, singular, _ = np.linalg.svd(linalg.solve_triangular(root, image.T, lower=True).T, full_matrices=False)
+    axes, singular, _ = np.linalg.svd(scipy.linalg.solve_triangular(root, image.T, lower=True).T, full_matrices=False)
     return axes.T, np.maximum(singular**2 - shift, 0.0)
 
 
@@ -288,7 +288,7 @@ def _largest_eigenpairs(matrix: FloatMatrix, n_wanted: int) -> tuple[FloatMatrix
     else:
         # All eigenvectors of a wide matrix would take twice the time, and seven times its memory.
         wanted = (n - n_wanted, n - 1)
-        values, vectors = linalg.eigh(
+        values, vectors = scipy.linalg.eigh(
             matrix, subset_by_index=wanted, overwrite_a=True, check_finite=False, driver="evr"
         )
     return np.maximum(values[::-1], 0.0), vectors[:, ::-1]

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
-from scipy.spatial.distance import cdist
 
-from wegl_dask.canonical import canonical_reference, round_to_grid
+from wegl_dask.canonical import canonical_reference, round_to_grid, squared_distances
 from wegl_dask.errors import WeglError
 from wegl_dask.graphs import IntArray
 from wegl_dask.projection import Moments
@@ -328,7 +327,7 @@ def _with_distinct_centres(centres: SinglesOrDoubles, points: SinglesOrDoubles, 
         # As they would be centres: one that is such already has the distance 0, however coarse the grid.
         points = round_to_grid(np.asarray(points, dtype=np.float64), step)
     while len(result) < len(centres):
-        farthest = points[np.argmax(cdist(points, result, "sqeuclidean").min(axis=1))]
+        farthest = points[np.argmax(squared_distances(points, result).min(axis=1))]
         result = canonical_reference(np.vstack([result, farthest]), step)
     return result
 

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-from scipy.spatial.distance import cdist
+
+from wegl_dask.canonical import squared_distances
 
 FloatMatrix = npt.NDArray[np.float64]
 
@@ -42,7 +43,7 @@ class Problem:
         cls, reference: FloatMatrix, reference_weights: FloatMatrix, points: FloatMatrix, weights: FloatMatrix
     ) -> "Problem":
         """Squared distances, evaluated when they are needed."""
-        return cls(reference_weights, weights, lambda start, stop: cdist(reference, points[start:stop], "sqeuclidean"))
+        return cls(reference_weights, weights, lambda start, stop: squared_distances(reference, points[start:stop]))
 
     @classmethod
     def of_costs(cls, reference_weights: FloatMatrix, weights: FloatMatrix, costs: FloatMatrix) -> "Problem":

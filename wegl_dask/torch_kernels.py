@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 import numpy.typing as npt
-from scipy import sparse
+import scipy
 
 from wegl_dask import transport
 from wegl_dask.canonical import WeightedPoints
@@ -70,11 +70,15 @@ def require_device() -> None:
 
 
 def pooled(
-    operator: sparse.csr_array, features: sparse.csr_array | FloatArray, *, layers: int, pooling: Pooling
+    operator: "scipy.sparse.csr_array",
+    features: "scipy.sparse.csr_array | FloatArray",
+    *,
+    layers: int,
+    pooling: Pooling,
 ) -> FloatMatrix:
     """Propagate features through L layers and pool the results; see `wegl_dask.diffusion.pooled`."""
     matrix = _sparse(operator)
-    current = _tensor(features.toarray() if isinstance(features, sparse.csr_array) else features)
+    current = _tensor(features.toarray() if isinstance(features, scipy.sparse.csr_array) else features)
     found = [current]
     for _ in range(layers):
         current = matrix @ current
@@ -87,7 +91,9 @@ def pooled(
     return _array(found[0] / (layers + 1) if pooling == "average" else current)
 
 
-def accumulated(operator: sparse.csr_array, last: FloatMatrix, others: Iterable[FloatMatrix | None]) -> FloatMatrix:
+def accumulated(
+    operator: "scipy.sparse.csr_array", last: FloatMatrix, others: Iterable[FloatMatrix | None]
+) -> FloatMatrix:
     """Propagate and add up what comes in at each layer; see `wegl_dask.diffusion.accumulated`."""
     matrix, total = _sparse(operator), _tensor(last)
     for term in others:
@@ -202,7 +208,7 @@ def _potentials(exponents: "torch.Tensor", weights: "torch.Tensor") -> tuple["to
     return found_u, found_v
 
 
-def _sparse(operator: sparse.csr_array) -> "torch.Tensor":
+def _sparse(operator: "scipy.sparse.csr_array") -> "torch.Tensor":
     entries = operator.tocoo()
     places = torch.tensor(np.stack([entries.row, entries.col]), dtype=torch.int64, device=DEVICE)
     return torch.sparse_coo_tensor(places, _tensor(entries.data), operator.shape, check_invariants=False)

@@ -8,9 +8,6 @@ With the reference Z_0 of N points and weight 1/N each, and a graph's points z_k
     pi  = argmin over couplings of  sum_jk pi_jk |z0_j - z_k|^2
     F   = N pi Z
     phi = (F - Z_0) / sqrt(N)
-
-Costs are evaluated pair by pair (never by the expansion into a matrix product), so that they do not depend on where in
-a batch a graph stands.
 """
 
 from collections.abc import Iterator
@@ -19,10 +16,9 @@ from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
-from scipy.spatial.distance import cdist
 
 from wegl_dask import network_simplex, sinkhorn
-from wegl_dask.canonical import WeightedPoints
+from wegl_dask.canonical import WeightedPoints, squared_distances
 from wegl_dask.certificate import EXCESS_TOLERANCE, possible_excess
 from wegl_dask.errors import WeglError
 from wegl_dask.graphs import IntArray
@@ -289,7 +285,7 @@ class _Block:
 
     @classmethod
     def of(cls, graphs: WeightedPoints, reference: FloatMatrix) -> "_Block":
-        costs = cdist(reference, graphs.points, "sqeuclidean")
+        costs = squared_distances(reference, graphs.points)
         return cls(
             reference,
             np.full(len(reference), 1.0 / len(reference)),
