@@ -19,7 +19,7 @@ from wegl_dask.pipeline import run_job
 from wegl_dask.reading import read_embeddings
 from wegl_dask.report import content as report_content
 from wegl_dask.report.content import GraphMap, _leading_components, read_content, spread
-from wegl_dask.report.figures import confusion, graph_map, roc_curves, short_names
+from wegl_dask.report.figures import confusion, graph_map, map_section, n_outside, roc_curves, short_names
 from wegl_dask.report.job import write_report
 from wegl_dask.report.trained import TrainedModel
 from wegl_dask.run_rows import RunRows
@@ -542,6 +542,38 @@ def test_a_class_without_a_name_is_not_taken_for_the_other_classes():
     }
     common = {'""': 3, "unknown (2)": 2, "other classes (2)": 2, **dict.fromkeys("abcde", 2)}
     assert shown == common | {"other classes": 3, "unknown": 1}
+
+
+def map_of(places):
+    return GraphMap(places=np.asarray(places, dtype=float), explained=(0.0, 0.0), rows=pa.table({}))
+
+
+def test_the_map_shows_the_many_and_counts_the_few_that_lie_far_out():
+    # The quantiles of 1 and 99 per cent of 0, 1, ..., 1000 are 10 and 990.
+    line = np.arange(1001.0)
+    scattered = np.random.default_rng(0).permutation(1001)
+    assert map_section(map_of(np.column_stack([line, line[scattered]]))) == ((-30.0, 1030.0), (-30.0, 1030.0))
+    far = line.copy()
+    far[-3:] = [1e6, 2e6, -5e6]
+    (left, right), (bottom, top) = map_section(graphs := map_of(np.column_stack([far, line[scattered]])))
+    low, high = np.quantile(far, [0.01, 0.99])
+    assert (left, right) == (2 * low - high, 2 * high - low)
+    assert (bottom, top) == (-30.0, 1030.0)
+    assert n_outside(graphs) == 3
+    assert n_outside(map_of(np.column_stack([line, line]))) == 0
+
+
+@pytest.mark.parametrize("places", [np.zeros((5, 2)), np.ones((1, 2)), np.column_stack([np.arange(9), np.zeros(9)])])
+def test_the_map_of_graphs_in_a_line_or_on_a_spot_has_a_section(places):
+    for start, end in map_section(map_of(places)):
+        assert start < end
+    assert n_outside(map_of(places)) == 0
+
+
+def test_the_map_of_graphs_that_are_all_alike_but_one_shows_all():
+    places = np.zeros((1000, 2))
+    places[7] = [5.0, 3.0]
+    assert n_outside(map_of(places)) == 0
 
 
 @pytest.mark.parametrize("n_classes", [3, 300])

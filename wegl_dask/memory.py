@@ -15,8 +15,8 @@ sketch      B + 60 e + (32 q + 30 K) n + 48 q w, for q random directions: an arr
 projection  B + 4 * 8 w^2, or B + 48 q w
 sample      B + 60 e + (16 d + 30 K) n
 reference   B + 4 d m for k-means, B + 8 d m for all others
-embed       B + 60 e + (40 d + 30 K) n + 24 min(4e6, G N d) + 14 min(16.8e6, G N d) + 66 p; with an entropic solver
-            66 max(131072, auto_size) at most, the largest graph that an exact plan may be looked for
+embed       B + 60 e + (40 d + 30 K) n + 24 min(4e6, G N d) + 14 min(16.8e6, G N d) + 56 p; with an entropic solver
+            56 max(131072, auto_size) at most, the largest graph that an exact plan may be looked for
 ==========  ============================================================================================
 
 A projection, which the stages from projection on hold, adds 8 (4 + d) W for W columns, those of categories that do not occur
@@ -38,14 +38,15 @@ from wegl_dask.graphs import BLOCK_ENTRIES
 from wegl_dask.progress import format_bytes
 from wegl_dask.reference import ReferenceKind, sample_dtype
 from wegl_dask.transport import Solver, largest_exact
-from wegl_dask.worker_environment import KEPT_BYTES
+from wegl_dask.worker_environment import KEPT_BYTES, MAPPED_BYTES
 
 WORKER_BYTES = 150_000_000
 KMEANS_BYTES = 160_000_000
 PLANNED_SHARD_BYTES = 2_000
-EXACT_PAIR_BYTES = 66
+EXACT_PAIR_BYTES = 56
 
 _IMPORTED = "what k-means imports"
+_SAMPLE = "the sample for the reference"
 
 Terms = dict[str, float]
 """What is in memory at a stage's peak: bytes by what they hold."""
@@ -60,7 +61,7 @@ _ADVICE = {
     "the node embeddings of a block": "lower source.nodes_per_shard or source.max_nodes",
     "the statistics of all categories": "number the categories of the graphs 0, 1, 2, ...",
     "the scatter matrix": "lower nodes.degree_clip or diffusion.layers, or leave out projection.components",
-    "the sample for the reference": "lower reference.max_nodes, or reference.graphs for a barycenter",
+    _SAMPLE: "lower reference.max_nodes, or reference.graphs for a barycenter",
     "the costs and the plan of the largest graph": 'set transport.solver = "auto", or lower source.max_nodes',
 }
 
@@ -152,7 +153,7 @@ def kmeans_terms() -> Terms:
 
 def reference_terms(sample: int, dimension: int, kind: ReferenceKind) -> Terms:
     """Add up the stage reference, for a sample of so many points."""
-    return {"the sample for the reference": sample_dtype(kind)().itemsize * dimension * sample}
+    return {_SAMPLE: sample_dtype(kind)().itemsize * dimension * sample}
 
 
 def embed_terms(
@@ -183,12 +184,16 @@ def kept_bytes(stages: Mapping[str, Terms], limit: int | None) -> int:
     """Estimate what a worker keeps of freed memory in the stage that needs most.
 
     It is what the other stages had, as far as the C library does not give it back and there is room within the worker's
-    memory limit (see `wegl_dask.freed_memory`).
+    memory limit (see `wegl_dask.freed_memory`). The sample for a reference is one block, and a large one is given back.
     """
     needed = {stage: total_bytes(terms) for stage, terms in stages.items()}
     largest = max(needed, key=lambda stage: needed[stage])
     freed = sum(
-        size for stage, terms in stages.items() if stage != largest for what, size in terms.items() if what != _IMPORTED
+        size
+        for stage, terms in stages.items()
+        if stage != largest
+        for what, size in terms.items()
+        if what != _IMPORTED and not (what == _SAMPLE and size > MAPPED_BYTES)
     )
     room = math.inf if limit is None else max(0.0, ROOM * limit - needed[largest])
     return int(min(freed, KEPT_BYTES, room))

@@ -56,7 +56,7 @@ from wegl_dask.trial import Trial, TrialRun, trial_run, try_shards
 TRIED_SHARDS = 4
 TRIED_PIECES = 8
 
-START_SECONDS = 4.0
+START_SECONDS = 2.5
 STAGE_SECONDS = 0.2
 TASK_SECONDS = 0.0019
 """Measured by ``jobs/benchmarks/scheduling.py``."""

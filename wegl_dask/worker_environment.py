@@ -5,6 +5,9 @@ from typing import Any
 KEPT_BYTES = 128 * 2**20
 """Freed memory that a worker's C library keeps at the end of its heap."""
 
+MAPPED_BYTES = 32 * 2**20
+"""Larger blocks have pages of their own, which go back to the system when they are freed."""
+
 PROFILE = "distributed.worker.profile.enabled"
 
 DASK_SETTINGS: dict[str, Any] = {
@@ -46,7 +49,7 @@ WORKER_ENVIRONMENT = {
     # One arena, since that of a thread gives its heaps back at once whatever these say.
     "MALLOC_ARENA_MAX": "1",
     "MALLOC_TRIM_THRESHOLD_": str(KEPT_BYTES),
-    "MALLOC_MMAP_THRESHOLD_": "33554432",
+    "MALLOC_MMAP_THRESHOLD_": str(MAPPED_BYTES),
     **{as_variable(setting): str(value) for setting, value in DASK_SETTINGS.items()},
 }
 """What must stand in a worker's environment before NumPy, POT and Dask are imported."""

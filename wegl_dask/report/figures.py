@@ -98,10 +98,34 @@ def points_and_reference(points: Points) -> Figure:
     return plot
 
 
+def map_section(graphs: GraphMap) -> tuple[tuple[float, float], tuple[float, float]]:
+    """Choose the section of the map that is shown at first: from where to where along either axis.
+
+    A few graphs that lie far out would leave one dot of all others. So it is what the quantiles of 1 and 99 per cent enclose,
+    and as much again on either side; or all, where that is less.
+    """
+    low, high = np.quantile(graphs.places, [0.01, 0.99], axis=0)
+    least, most = graphs.places.min(axis=0), graphs.places.max(axis=0)
+    # The dots at its edge are to be whole, and it is to have one if all lie in a line.
+    edge = np.where(most > least, 0.03 * (most - least), 1.0)
+    starts, ends = least - edge, most + edge
+    starts = np.where(high > low, np.maximum(2 * low - high, starts), starts)
+    ends = np.where(high > low, np.minimum(2 * high - low, ends), ends)
+    (left, right), (bottom, top) = zip(starts.tolist(), ends.tolist(), strict=True)
+    return (left, right), (bottom, top)
+
+
+def n_outside(graphs: GraphMap) -> int:
+    """Count the graphs that are not in `map_section`."""
+    starts, ends = np.transpose(map_section(graphs))
+    return int(((graphs.places < starts) | (graphs.places > ends)).any(axis=1).sum())
+
+
 def graph_map(graphs: GraphMap, labels: LabelSchema) -> Figure:
     """Draw the graphs of a sample, coloured by their label, with their ids at hand."""
     x_title, y_title = (f"component {i} ({share:.0%} of the variance)" for i, share in enumerate(graphs.explained, 1))
-    plot = _figure(x_title, y_title, height=460)
+    x_range, y_range = map_section(graphs)
+    plot = _figure(x_title, y_title, height=460, x_range=x_range, y_range=y_range)
     names, numbers = _label_texts(graphs, labels)
     data = {
         "x": graphs.places[:, 0],

@@ -116,13 +116,15 @@ def _figures(content: ReportContent) -> list[_Figure]:
     figures = []
     if content.graph_map is not None:
         labels = content.labels
+        outside = draw.n_outside(content.graph_map)
+        more = f" Further out, and shown by the tools above the map: {counted(outside, 'graph')}." if outside else ""
         by = {"none": "", "tasks": f", coloured by {labels.task_names[0]}" if labels.task_names else ""}
         how = by.get(labels.kind, ", coloured by label")
         figures.append(
             _Figure(
                 "Map of the embeddings",
                 f"{_sample(len(content.graph_map.places), content.n_rows, 'graphs')} in the plane of their first two "
-                f"principal components{how}. Point at one for its id.",
+                f"principal components{how}. Point at one for its id.{more}",
                 draw.graph_map(content.graph_map, labels),
                 is_wide=True,
             )
