@@ -9,6 +9,7 @@ import gzip
 import itertools
 import os
 import signal
+import sys
 import time
 from collections import Counter
 from pathlib import Path
@@ -20,6 +21,9 @@ from hypothesis import HealthCheck, settings
 
 # POT imports every array library it finds unless it is told not to: 2 s for torch alone.
 os.environ.setdefault("POT_BACKEND_DISABLE_PYTORCH", "1")
+
+# ogb imports it to look on the network for later versions, in threads that go on, and fail, while other tests run.
+sys.modules["outdated"] = None
 
 # A shell has SIGINT ignored in what it starts in the background, and so would every command that a test interrupts.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

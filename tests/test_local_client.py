@@ -205,6 +205,16 @@ def periodic_callbacks(dask_worker):
     return {name: callback.callback_time for name, callback in dask_worker.periodic_callbacks.items()}
 
 
+def test_a_client_starts_its_workers_before_it_imports_scipy_and_they_have_it():
+    names = {name for name in local_client.PRELOADED if name.startswith("scipy.")}
+    code = f"import sys, wegl_dask.pipeline, wegl_dask.local_client; print({names} & sys.modules.keys())"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "set()\n"
+    with open_client(local()) as client:
+        (there,) = client.run(lambda: sorted(names & sys.modules.keys())).values()
+    assert there == sorted(names) != []
+
+
 def test_nothing_takes_the_interpreter_from_the_solver_all_the_time(two_workers):
     for callbacks in two_workers.run(periodic_callbacks).values():
         assert "tick" in callbacks

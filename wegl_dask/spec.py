@@ -289,7 +289,9 @@ class OutputTable(Table):
         "list", description="The embedding as one column of fixed-size lists, or one column a dimension."
     )
     performance_report: bool = Field(
-        False, description="Write Dask's performance report to the run folder; needs bokeh."
+        False,
+        description="Write Dask's performance report to the run folder; needs bokeh. The workers' profile is in it where "
+        "cluster.dashboard_address is set.",
     )
 
 
