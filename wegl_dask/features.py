@@ -181,6 +181,7 @@ def build_features(
         return NodeFeatures(tuple(layout))
     embedding = atom_embedding(embedding_width, seed)
     if len(names) == 1:
+        # Without SciPy, which a client of such a job then need not import.
         return NodeFeatures(tuple(layout), embedding)
     encoders = [
         embedding if name == "atom_embedding" else scipy.sparse.eye_array(width)

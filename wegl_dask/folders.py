@@ -100,6 +100,10 @@ class Folder:
         """Full path or URL of a file, for messages and for other programs."""
         return f"{self.url}/{name}" if name else self.url
 
+    def subfolder(self, name: str) -> "Folder":
+        """Return a subfolder as a folder of its own, whether or not it is there."""
+        return Folder(self.location(name), self.storage_options)
+
     def read(self, name: str) -> bytes:
         """Read a file whole.
 

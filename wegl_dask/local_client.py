@@ -10,6 +10,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
+from typing import Any
 
 import dask.config
 from dask.system import CPU_COUNT
@@ -49,8 +50,7 @@ def local_client(table: ClusterTable) -> Iterator[Client]:
     _refuse_to_start_from_a_worker()
     n_workers = table.workers or CPU_COUNT
     memory = memory_of_a_worker(table.memory_limit, n_workers)
-    dashboard = has_dashboard(table)
-    if dashboard:
+    if has_dashboard(table):
         _check_dashboard_address(str(table.dashboard_address))
     with ExitStack() as stack:
         stack.enter_context(_worker_environment())
@@ -60,7 +60,7 @@ def local_client(table: ClusterTable) -> Iterator[Client]:
             "distributed.scheduler.allowed-failures": table.allowed_failures,
             # Workers get this process's configuration, which was read before their environment was set.
             **DASK_SETTINGS,
-            PROFILE: dashboard,
+            PROFILE: has_dashboard(table),
             # All at the same time, as they start; else each would when it gets its first task.
             "distributed.worker.preload": [*dask.config.get("distributed.worker.preload"), *PRELOADED],
             **{f"distributed.nanny.pre-spawn-environ.{name}": value for name, value in WORKER_ENVIRONMENT.items()},
@@ -74,8 +74,6 @@ def local_client(table: ClusterTable) -> Iterator[Client]:
 
 
 def _start_cluster(table: ClusterTable, n_workers: int, memory: int) -> LocalCluster:
-    # Without a dashboard a port is opened all the same, for metrics; any free one will do.
-    dashboard = {"dashboard": has_dashboard(table), "dashboard_address": table.dashboard_address or "127.0.0.1:0"}
     try:
         with silenced():
             return LocalCluster(
@@ -84,7 +82,7 @@ def _start_cluster(table: ClusterTable, n_workers: int, memory: int) -> LocalClu
                 processes=True,
                 host="127.0.0.1",
                 memory_limit=memory,
-                scheduler_kwargs=dashboard,
+                scheduler_kwargs=dashboard_options(table),
                 death_timeout=START_SECONDS,
             )
     except (OSError, RuntimeError) as error:
@@ -130,6 +128,11 @@ def has_dashboard(table: ClusterTable) -> bool:
     if importlib.util.find_spec("bokeh") is None:
         raise MissingDependencyError.for_extra("bokeh", "cluster")
     return True
+
+
+def dashboard_options(table: ClusterTable) -> dict[str, Any]:
+    """Options of the scheduler. Without a dashboard a port is opened all the same, for metrics: any free one will do."""
+    return {"dashboard": has_dashboard(table), "dashboard_address": table.dashboard_address or "127.0.0.1:0"}
 
 
 def _check_dashboard_address(address: str) -> None:

@@ -9,7 +9,7 @@ stage_started              ``stage``, ``parts``
 part                       ``stage``, ``shards``, ``worker``, ``graphs``, ``seconds``
 stage_finished             ``stage``, ``parts``, ``graphs``, ``seconds``
 stage_stopped              likewise, for a stage that was not brought to its end
-dashboard                  ``address``
+dashboard                  ``address``, where there is one
 message                    none: whatever the package or a library has to say
 finished                   ``summary``: numbers of rows, rejects, parts, seconds by stage
 failed                     ``exit_code``

@@ -165,7 +165,7 @@ def find_parts(folder: Folder) -> tuple[Folder, Folder | None]:
     """Find the folder of the parts and the run folder around it, if there is one."""
     listing = folder.listing()
     if JOB_NAME in listing or "data" in listing:
-        return Folder(folder.location("data"), folder.storage_options), folder
+        return folder.subfolder("data"), folder
     around = Folder(folder.url.rpartition("/")[0] or "/", folder.storage_options)
     return folder, around if JOB_NAME in around.listing() else None
 

@@ -19,7 +19,7 @@ from distributed.core import Status
 from distributed.security import Security
 
 from wegl_dask.errors import JobFileError, MissingDependencyError, WeglError
-from wegl_dask.local_client import SMALLEST_MEMORY, has_dashboard
+from wegl_dask.local_client import SMALLEST_MEMORY, dashboard_options, has_dashboard
 from wegl_dask.progress import format_bytes
 from wegl_dask.quiet import signals_held, silenced
 from wegl_dask.scheduler_client import check_workers, close_client
@@ -102,8 +102,7 @@ def cluster_arguments(table: ClusterTable) -> dict[str, Any]:
     memory = memory_of_a_worker(table)
     walltime = _seconds(table.walltime)
     margin = min(max(120, walltime // 20), walltime // 2)
-    dashboard = has_dashboard(table)
-    environment = {**WORKER_ENVIRONMENT, as_variable(PROFILE): str(dashboard)}
+    environment = {**WORKER_ENVIRONMENT, as_variable(PROFILE): str(has_dashboard(table))}
     return {
         "queue": table.queue,
         "account": table.account,
@@ -128,10 +127,7 @@ def cluster_arguments(table: ClusterTable) -> dict[str, Any]:
             # Its port answers without a certificate, and is there without a dashboard too: for the machine alone.
             *("--no-dashboard", "--dashboard-address", "127.0.0.1:0"),
         ],
-        "scheduler_options": {
-            "dashboard": dashboard,
-            "dashboard_address": table.dashboard_address or "127.0.0.1:0",
-        },
+        "scheduler_options": dashboard_options(table),
     }
 
 

@@ -232,7 +232,7 @@ def _trainings(folder: RunFolder) -> Iterator[TrainingStatus]:
             continue
         name = training_folder(model)
         files = folder.listing(name)
-        holder, _ = _holder(Folder(folder.location(name), folder.storage_options))
+        holder, _ = _holder(folder.subfolder(name))
         if holder:
             yield TrainingStatus(model, "running", holder)
         elif LOCK_NAME in files or any(map(KEPT_NAME.fullmatch, files)):

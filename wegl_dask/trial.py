@@ -132,8 +132,8 @@ class Trial:
 @contextmanager
 def trial_run(spec: JobSpec, progress: Callable[[str, int], Progress]) -> Iterator[TrialRun]:
     """Open a run in a temporary folder, which is removed in the end."""
+    # A task is not to be timed with what it imports.
     for module in PRELOADED:
-        # A task is not to be timed with what it imports.
         import_module(module)
     with scratch_folder(purpose="plan") as scratch:
         path = f"{scratch}/run"

@@ -1,9 +1,14 @@
 """Commands that look at a run folder: status, verify."""
 
+from typing import TYPE_CHECKING
+
 import click
 
 from wegl_dask.errors import WeglError
 from wegl_dask.progress import counted, format_bytes, format_seconds
+
+if TYPE_CHECKING:
+    from wegl_dask.status import RunStatus, TrainingStatus
 
 
 @click.command(short_help="Say how far a run is.")
@@ -26,7 +31,7 @@ def status(out: str) -> None:
                 "; it has more rejects than source.max_rejected_fraction allows: see what they are, below, and run it again "
                 "with a larger one, or another job"
             )
-    click.echo(f"{found.location}: {found.state}{f' ({found.holder})' if found.holder else ''}{advice}")
+    click.echo(f"{found.location}: {_state(found)}{advice}")
     if found.planned_rows is not None:
         click.echo(f"input: {counted(found.planned_rows, 'row')}")
     for stage in found.stages:
@@ -46,10 +51,13 @@ def status(out: str) -> None:
     for reason, count in found.rejected.items():
         click.echo(f"  {count:,} x {reason}")
     for training in found.trainings:
-        more = {"running": f" ({training.holder})", "stopped": "; train it again to go on", "finished": ""}[
-            training.state
-        ]
-        click.echo(f"train {training.model}: {training.state}{more}")
+        advice = "; train it again to go on" if training.state == "stopped" else ""
+        click.echo(f"train {training.model}: {_state(training)}{advice}")
+
+
+def _state(found: "RunStatus | TrainingStatus") -> str:
+    """Name the state, and who is at it if anybody is."""
+    return f"{found.state} ({found.holder})" if found.holder else found.state
 
 
 @click.command(short_help="Check a finished run against its records.")

@@ -9,7 +9,6 @@ from importlib.metadata import version
 from typing import Any
 
 from wegl_dask.errors import JobFileError, WeglError
-from wegl_dask.folders import Folder
 from wegl_dask.locks import locked
 from wegl_dask.reading import read_embeddings
 from wegl_dask.sources.base import fingerprint
@@ -71,7 +70,7 @@ def train(run: RunFolder, table: TrainTable, cluster: ClusterTable, *, seed: int
     with ExitStack() as after:
         unlocked = after.enter_context(ExitStack())
         # Before the fits: they may take hours, and a folder that cannot be written in is found here.
-        at = Folder(run.location(folder), run.storage_options)
+        at = run.subfolder(folder)
         lock = after.enter_context(locked(at))
         unlocked.callback(run.remove_if_empty, TRAIN_FOLDER)
         unlocked.callback(run.remove_if_empty, folder)

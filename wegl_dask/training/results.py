@@ -219,14 +219,13 @@ def read_results(run: Folder) -> list[dict[str, Any]]:
 
 def results_table(metrics: Mapping[str, Any]) -> list[str]:
     """Lay the results of a training out as lines of text, from what metrics.json holds."""
-    rows = metric_rows(metrics)
+    rows, notes = metric_rows(metrics), notes_of(metrics)
     n_tasks = len(metrics["task_names"])
     if n_tasks <= MOST_TASKS:
         rows += task_rows(metrics)
-    lines = [*_aligned(rows), *notes_of(metrics)]
-    if n_tasks > MOST_TASKS:
-        lines.append(f"of each of the {n_tasks} tasks: results_by_task in {METRICS_FILE}")
-    return lines
+    else:
+        notes.append(f"of each of the {n_tasks} tasks: results_by_task in {METRICS_FILE}")
+    return [*_aligned(rows), *notes]
 
 
 def _aligned(rows: Sequence[Sequence[str]]) -> Iterator[str]:

@@ -69,11 +69,10 @@ def describe(result: dict[str, Any]) -> str:
 
 def _of_paper(data_set: str, cell: str) -> float:
     name, _, pooling = cell.partition(", ")
-    for model in METHODS:
-        found = papers_number(data_set, pooling, model) if model == name else None
-        if found is not None:
-            return found.mean
-    raise SystemExit(f"the paper has no {cell} of {data_set}")
+    found = next((papers_number(data_set, pooling, model) for model in METHODS if model == name), None)
+    if found is None:
+        raise SystemExit(f"the paper has no {cell} of {data_set}")
+    return found.mean
 
 
 if __name__ == "__main__":
