@@ -84,6 +84,40 @@ def test_parts_of_an_earlier_run_count_as_done_and_not_for_the_speed(clock, log)
     ]
 
 
+def test_the_time_left_is_about_right_from_the_first_of_many_workers_on(clock, log):
+    # 100 workers make 1,000 parts of 60 to 69 s each.
+    ends = sorted(sum(60 + (worker + part) % 10 for part in range(n)) for worker in range(100) for n in range(1, 11))
+    start, foretold = clock.now, []
+    with Progress("embed", len(ends), stream=log, clock=clock) as progress:
+        for end in ends[:900]:
+            clock.now = start + end
+            before = len(log.getvalue())
+            progress.update(under_way=100)
+            if found := re.search(r"(\d+ h )?(\d+ min )?(?:([\d.]+) s )?left", log.getvalue()[before:]):
+                hours, minutes, seconds = (float((text or "0").split()[0]) for text in found.groups())
+                foretold.append((3600 * hours + 60 * minutes + seconds) / (ends[-1] - end))
+    assert len(foretold) > 10
+    # Without what is under way, the first would be a hundredfold.
+    assert max(foretold) < 2.5
+    assert min(foretold) > 0.5
+
+
+@pytest.mark.parametrize("stream", ["log", "terminal"])
+def test_a_brief_stage_is_shown_only_if_it_takes_ten_seconds(clock, request, stream):
+    stream = request.getfixturevalue(stream)
+    with Progress("embed", 9, brief=True, stream=stream, clock=clock) as progress:
+        for _ in range(9):
+            clock.now += 1
+            progress.update()
+    assert stream.getvalue() == ""
+    with Progress("embed", 12, brief=True, stream=stream, clock=clock) as progress:
+        for part in range(12):
+            clock.now += 1
+            progress.update()
+            assert ("of 12 parts" in stream.getvalue()) == (part >= 9)
+    assert on_screen(stream.getvalue())[-2:] == ["embed: 12 of 12 parts, 12 s", ""]
+
+
 def test_a_stage_that_fails_says_how_far_it_came(clock, log):
     progress = Progress("embed", 10, stream=log, clock=clock)
 

@@ -94,8 +94,9 @@ class LoggedProgress:
         log_event("stage_started", f"{self._stage}: {self._total} parts to do", stage=self._stage, parts=self._total)
         return self
 
-    def update(self, parts: int = 1, rows: int = 0) -> None:
-        """Count finished parts and the graphs in them."""
+    def update(self, parts: int = 1, rows: int = 0, *, under_way: float = 0.0) -> None:
+        """Count finished parts and the graphs in them; no time is foretold here."""
+        del under_way
         self._parts += parts
         self._graphs += rows
 

@@ -34,6 +34,8 @@ class Progress:
         What is counted.
     done : int, default 0
         Parts that were there before, from an earlier run; they count as done and are left out of the speed.
+    brief : bool, default False
+        Show nothing of a stage that is over within 10 seconds, as where there are hundreds of them.
     stream : text file, optional
         Where to write; standard error by default.
     clock : callable, optional
@@ -55,6 +57,7 @@ class Progress:
         *,
         unit: str = "parts",
         done: int = 0,
+        brief: bool = False,
         stream: TextIO | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -64,22 +67,34 @@ class Progress:
         self._already = done
         self._parts = 0
         self._rows = 0
+        self._under_way = 0.0
         self._stream = sys.stderr if stream is None else stream
         self._clock = clock
         self._on_terminal = self._stream.isatty() and os.environ.get("TERM") != "dumb"
         self._start = self._last = clock()
+        self._shown_from = self._start + LOG_SECONDS if brief else self._start
 
     def __enter__(self) -> Self:
-        if self._on_terminal:
+        if self._on_terminal and self._shown_from == self._start:
             self._draw(0.0)
         return self
 
-    def update(self, parts: int = 1, rows: int = 0) -> None:
-        """Count finished parts and the graphs in them, and show it if it is time to."""
+    def update(self, parts: int = 1, rows: int = 0, *, under_way: float = 0.0) -> None:
+        """Count finished parts and the graphs in them, and show it if it is time to.
+
+        Parameters
+        ----------
+        parts, rows : int
+            How many have been finished since the last call.
+        under_way : float
+            Parts that others work on at the moment; for the time left each of them counts as half done, without which many
+            workers would seem to need as much longer at first as there are of them.
+        """
         self._parts += parts
         self._rows += rows
+        self._under_way = under_way
         now = self._clock()
-        if now - self._last < (REDRAW_SECONDS if self._on_terminal else LOG_SECONDS):
+        if now < self._shown_from or now - self._last < (REDRAW_SECONDS if self._on_terminal else LOG_SECONDS):
             return
         self._last = now
         if self._on_terminal:
@@ -92,7 +107,10 @@ class Progress:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         """Say how far the stage came, also when it failed; what follows starts on a line of its own."""
-        seconds = self._clock() - self._start
+        now = self._clock()
+        if now < self._shown_from:
+            return
+        seconds = now - self._start
         line = f"{self._stage}: {', '.join([*self._count(), *self._speed(seconds), format_seconds(seconds)])}"
         self._write(f"\r\x1b[K{line}\n" if self._on_terminal else f"{line}\n")
 
@@ -113,7 +131,8 @@ class Progress:
         remaining = self._total - self._already - self._parts
         if not self._parts or not remaining:
             return []
-        return [f"{format_seconds(seconds / self._parts * remaining)} left"]
+        half = min(self._under_way, remaining) / 2
+        return [f"{format_seconds(seconds / (self._parts + half) * (remaining - half))} left"]
 
     def _draw(self, seconds: float) -> None:
         state = ", ".join(self._state(seconds))

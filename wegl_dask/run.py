@@ -138,11 +138,13 @@ class Run:
             return {}
         self.lock.ensure_held()
         done: list[int] = []
-        with self.progress(stage, sum(len(task.indices) for task in descriptors)) as progress:
+        n_parts = sum(len(task.indices) for task in descriptors)
+        under_way = sum(self.client.nthreads().values()) * n_parts / len(descriptors)
+        with self.progress(stage, n_parts) as progress:
             outcomes = run_stage(self.client, stage, function, descriptors, retries=self._retries, beside=beside)
             for task, outcome in outcomes:
                 done += task.indices
-                progress.update(len(task.indices), outcome.result)
+                progress.update(len(task.indices), outcome.result, under_way=under_way)
                 log_event(
                     "part",
                     f"{stage}: {task}",

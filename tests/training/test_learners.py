@@ -232,6 +232,20 @@ def test_ridge_is_that_of_scikit_learn_in_double_precision(make_problem):
     np.testing.assert_allclose(estimator.predict(problem.X[EVALUATE]), expected, rtol=0, atol=1e-7)
 
 
+@pytest.mark.parametrize("width", [5, 400])
+def test_ridge_searches_all_penalties_as_if_each_were_fitted_alone(width, make_problem):
+    random = np.random.default_rng(1)
+    X, y = random.normal(size=(90, width)).astype(np.float32), 1e6 + random.normal(size=90)
+    train, evaluate = np.arange(60), np.arange(60, 90)
+    learner = learner_of("ridge", make_problem("regression"))
+    (group,) = learner.groups()
+    scores = learner.search(learner.shared(X), y, Fold(train, evaluate), group, 0)
+    assert [candidate["alpha"] for candidate in group] == list(PENALTIES)
+    for candidate, found in zip(group, scores, strict=True):
+        alone = make_pipeline(StandardScaler(), Ridge(**candidate)).fit(X[train].astype(np.float64), y[train])
+        np.testing.assert_allclose(found[:, 0], alone.predict(X[evaluate]), rtol=0, atol=1e-5)
+
+
 @pytest.mark.parametrize("alpha", PENALTIES)
 def test_ridge_of_few_graphs_with_columns_that_hang_together_is_the_closed_form(make_problem, alpha):
     random = np.random.default_rng(0)

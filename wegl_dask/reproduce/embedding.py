@@ -6,6 +6,7 @@ import json
 import shutil
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +52,13 @@ class DataSet:
         self._client = client
         graphs = f"{folder}/{GRAPH_FOLDER}/{self._name}"
         self._job = run_shipped(
-            ingest_job, job_toml, root, graphs, client, where=f"the job file of {name}", progress=_quiet
+            ingest_job,
+            job_toml,
+            root,
+            graphs,
+            client,
+            where=f"the job file of {name}",
+            progress=partial(_if_long, name),
         )
         self._graphs = f"{graphs}/graphs"
         tables = self._job.model_dump(include=set(MODEL_KEYS))
@@ -94,7 +101,8 @@ class DataSet:
         for key, value in changes.items():
             values[key] = {**values.get(key, {}), **value} if isinstance(value, Mapping) else value
         with _advised(out):
-            run_job(JobSpec.from_values(values, where=name), self._client, progress=_quiet)
+            progress = partial(_if_long, f"{self._name}, {name}")
+            run_job(JobSpec.from_values(values, where=name), self._client, progress=progress)
         return read_embeddings(out, ("graph_id", "label", "split"))
 
     def remove(self, name: str) -> None:
@@ -212,6 +220,6 @@ def _advice(folder: str) -> str:
     return f"Choose another folder by -o, or remove {folder}: it is made anew"
 
 
-def _quiet(stage: str, total: int, **settings: Any) -> Progress:
-    """Show nothing: hundreds of embeddings are made, of seconds each."""
-    return Progress(stage, total, **settings, stream=io.StringIO())
+def _if_long(what: str, stage: str, total: int) -> Progress:
+    """Show the stages of what is embedded that take long: there are hundreds, and most take a second."""
+    return Progress(f"{what}: {stage}", total, brief=True)

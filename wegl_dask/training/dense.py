@@ -1,6 +1,7 @@
 """Models on standardised vectors: multi-layer perceptrons and ridge regression."""
 
 import warnings
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -11,7 +12,8 @@ from sklearn.neural_network import MLPClassifier, MLPRegressor
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from wegl_dask.training.learner import Candidate, Held, Learner, grid
+from wegl_dask.training.learner import Arrays, Candidate, Fold, Held, Labels, Learner, grid
+from wegl_dask.training.problem import FloatMatrix
 
 HIDDEN_LAYERS = ((128,), (256,), (128, 64), (256, 128))
 EPOCHS = 200
@@ -47,8 +49,8 @@ class RidgeRegression(Learner):
     is_seeded: ClassVar[bool] = False
 
     def groups(self) -> list[list[Candidate]]:
-        """List the candidates, each by itself."""
-        return [[candidate] for candidate in grid(alpha=PENALTIES)]
+        """List the candidates, which share the products of the columns, or of the graphs if those are fewer."""
+        return [grid(alpha=PENALTIES)]
 
     def make(self, candidate: Candidate, seed: int) -> Any:  # noqa: ARG002  nothing is random
         """Make the estimator of a candidate."""
@@ -64,3 +66,11 @@ class RidgeRegression(Learner):
     ) -> Any:
         # The smallest penalty is lost in single precision where columns hang together, as those of few graphs do.
         return self.make(candidate, seed).fit(X.astype(np.float64), y)
+
+    def _search(self, shared: Arrays, y: Labels, fold: Fold, group: Sequence[Candidate], seed: int) -> FloatMatrix:
+        (X,) = shared
+        # scikit-learn takes a penalty for each of several targets: here they are one target, as often as there are penalties.
+        penalties = {"alpha": np.array([candidate["alpha"] for candidate in group])}
+        estimator = self._fit(penalties, X[fold.train], np.tile(y[fold.train, np.newaxis], len(group)), seed, None)
+        predicted: FloatMatrix = estimator.predict(X[fold.evaluate]).reshape(-1, len(group))
+        return predicted.T[:, :, np.newaxis]

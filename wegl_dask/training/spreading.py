@@ -80,12 +80,13 @@ class Workers:
         waiting = {number: task for number, task in enumerate(tasks) if number not in results}
         spread = _by_dask if self._on_dask else partial(_by_processes, self._n_jobs)
         arriving = spread(step, function, waiting, shared)
+        at_once = sum(Client.current().nthreads().values()) if self._on_dask else self._n_jobs
         with Progress(step, len(tasks), unit="fits", done=len(results)) as progress, closing(arriving):
             for number, result in arriving:
                 results[number] = result
                 if self._kept is not None:
                     self._kept.add(step, tasks[number], result)
-                progress.update()
+                progress.update(under_way=at_once)
         return [results[number] for number in range(len(tasks))]
 
 
