@@ -387,10 +387,10 @@ def write_embedded_run(embedded, tmp_path_factory):
             content = io.BytesIO()
             write_shard(content, data.batch.slice(start, stop), rows, LabelSchema())
             with folder.recording("ingest", shard, "") as part:
-                part.write("graphs", content.getvalue(), rows=stop - start)
+                graphs = part.write("graphs", content.getvalue(), rows=stop - start)
             embed_shard(
                 folder,
-                ShardTask(shard, ""),
+                ShardTask(shard, "", graphs.sha256),
                 model_fingerprint=folder.sha256("model/model.json"),
                 dtype=dtype,
                 layout=layout,

@@ -42,6 +42,16 @@ def test_the_scheduler_has_a_task_a_descriptor(is_beside, dask_client):
     stage.close()
 
 
+def test_a_bag_of_large_descriptors_holds_fewer(dask_client, monkeypatch):
+    sizes = []
+    bag = bags._bag_of
+    monkeypatch.setattr(bags, "_bag_of", lambda *args: sizes.append(len(args[2])) or bag(*args))
+    descriptors = ["x" * 100_000] * 11 + ["x" * 700_000] + ["x"] * 600
+    done = run_stage(dask_client, "count", len, descriptors, retries=0)
+    assert sorted(outcome.result for _, outcome in done) == sorted(map(len, descriptors))
+    assert sizes == [4, 4, 3, 1, 500, 100]
+
+
 def test_nothing_is_submitted_for_no_descriptors(dask_client):
     assert list(run_stage(dask_client, "nothing", abs, [], retries=0)) == []
 

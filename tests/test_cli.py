@@ -19,7 +19,7 @@ from click.testing import CliRunner
 
 from wegl_dask import checking, planning
 from wegl_dask.checksums import sealed
-from wegl_dask.cli import main
+from wegl_dask.cli import main, models
 from wegl_dask.cli.jobs import cluster_overrides
 from wegl_dask.errors import MissingDependencyError, WeglError
 from wegl_dask.records import json_bytes
@@ -540,3 +540,10 @@ def test_an_error_that_is_nobodys_fault_but_ours_is_a_traceback(call, job, monke
 
     monkeypatch.setattr(planning, "forecast", fail)
     assert isinstance(call("plan", job).exception, RuntimeError)
+
+
+def test_a_job_file_of_a_transform_or_an_append_may_begin_with_a_byte_order_mark(tmp_path):
+    job = tmp_path / "job.toml"
+    job.write_text('name = "a"\n', encoding="utf-8-sig")
+    assert models._text(str(job)) == 'name = "a"\n'
+    assert models._read(str(job)) == {"name": "a"}

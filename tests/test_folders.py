@@ -332,3 +332,9 @@ def test_a_folder_whose_name_is_no_text_is_refused(tmp_path):
     path = os.fsdecode(os.fsencode(tmp_path) + b"/\xff")
     with pytest.raises(JobFileError, match=r"the folder '.*\\udcff' has a name that is not UTF-8 text: rename it"):
         Folder(path)
+
+
+@pytest.mark.parametrize("url", ["memory://", "s3://", "zip:///", "gs:////"])
+def test_a_url_that_names_no_folder_is_refused(url):
+    with pytest.raises(JobFileError, match=r"has no name: write for example [a-z0-9+]+://bucket/folder$"):
+        Folder(url)

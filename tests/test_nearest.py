@@ -177,6 +177,7 @@ def test_close_graphs_are_all_pairs_within_the_threshold(embedded_run, mutag_was
         ({"graph_ids": "none"}, r"no graph of .* has the id 'none'; ids are .* such as 'g0', 'g1', 'g2'"),
         ({"k": 0}, "k = 0; at least one neighbour"),
         ({"columns": ["smiles"]}, "has no column smiles; there are graph_id"),
+        ({"columns": ["rank", "label", "distance"]}, "^distance, rank: a column of the result has that name itself"),
         ({"vectors": np.zeros((2, 3))}, r"vectors have the shape \(2, 3\); \(n, \d+\) is needed"),
         ({"vectors": np.zeros((2, 3)), "exact": True}, "vectors are no graphs of the run"),
     ],

@@ -26,8 +26,8 @@ class Silent:
     def __enter__(self):
         return self
 
-    def update(self, parts, rows):
-        del parts, rows
+    def update(self, parts, rows, *, under_way=0.0):
+        del parts, rows, under_way
 
     def __exit__(self, *error):
         del error

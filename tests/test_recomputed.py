@@ -21,7 +21,8 @@ def found(folder):
 def embed_again(folder, shard, **options):
     """Write the part of a shard again, as it comes out now."""
     settings = {"dtype": "float32", "layout": "list", "metadata": {}, "fail": False}
-    embed_shard(folder, ShardTask(shard, ""), model_fingerprint=folder.sha256("model/model.json"), **settings | options)
+    task = ShardTask(shard, "", folder.sha256(f"graphs/part-{shard:05d}.parquet"))
+    embed_shard(folder, task, model_fingerprint=folder.sha256("model/model.json"), **settings | options)
 
 
 @pytest.fixture

@@ -6,7 +6,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
+from scipy.spatial.distance import cdist
 from sklearn.cluster import KMeans
+from threadpoolctl import threadpool_limits
 
 from wegl_dask import reference
 from wegl_dask.reference import (
@@ -69,6 +71,34 @@ def test_kmeans_does_not_depend_on_how_the_points_come(rows, blobs, monkeypatch)
     points, _ = blobs
     expected = kmeans_reference_in_memory(points, 7, epochs=2, step=STEP, seed=3)
     assert np.array_equal(kmeans_reference(in_chunks(points, rows), 7, epochs=2, step=STEP, seed=3), expected)
+
+
+@pytest.mark.parametrize("with_dask", [True, False])
+def test_kmeans_does_not_depend_on_the_number_of_threads(with_dask):
+    points = np.random.default_rng(7).normal(size=(30_000, 8)).astype(np.float32)
+    found = []
+    for threads in (1, 2, 3):
+        with threadpool_limits(threads):
+            given = in_chunks(points, 10_000) if with_dask else points
+            kmeans = kmeans_reference if with_dask else kmeans_reference_in_memory
+            found.append(kmeans(given, 20, epochs=2, step=STEP, seed=0))
+    np.testing.assert_array_equal(found[1], found[0])
+    np.testing.assert_array_equal(found[2], found[0])
+
+
+@pytest.mark.parametrize("with_dask", [True, False])
+@pytest.mark.parametrize("offset", [1e4, -3e5])
+def test_kmeans_of_points_far_from_the_origin_is_as_good_as_near_it(offset, with_dask):
+    points = np.random.default_rng(8).normal(size=(20_000, 4))
+
+    def mean_squared_distance(shift):
+        given = (points + shift).astype(np.float32)
+        kmeans = kmeans_reference if with_dask else kmeans_reference_in_memory
+        found = kmeans(in_chunks(given, 5_000) if with_dask else given, 30, epochs=3, step=STEP, seed=0)
+        return cdist(points + shift, found, "sqeuclidean").min(axis=1).mean()
+
+    # Single precision keeps 0.03 of an offset of 3e5.
+    assert mean_squared_distance(offset) < 1.02 * mean_squared_distance(0.0)
 
 
 def test_kmeans_depends_on_the_seed(blobs):
@@ -221,6 +251,15 @@ def test_the_barycenter_of_shifted_copies_is_the_copy_in_the_middle():
     found = barycenter_reference([shape + shift for shift in shifts], 8, step=STEP, seed=0)
     middle = shape + shifts.mean(axis=0)
     np.testing.assert_allclose(found, middle[np.lexsort(middle.T[::-1])], atol=0.02)
+
+
+@pytest.mark.parametrize("unit", [2.0**-40, 2.0**-10, 2.0**30])
+def test_a_barycenter_does_not_depend_on_the_unit_of_the_points(unit):
+    rng = np.random.default_rng(6)
+    graphs = [rng.normal(scale=3.0, size=(size, 2)) for size in (5, 9, 12)]
+    found = barycenter_reference(graphs, 6, step=STEP, seed=0)
+    in_unit = barycenter_reference([graph * unit for graph in graphs], 6, step=STEP * unit, seed=0)
+    np.testing.assert_array_equal(in_unit / unit, found)
 
 
 def test_a_barycenter_counts_graphs_alike_whatever_their_size():

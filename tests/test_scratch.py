@@ -73,11 +73,17 @@ def test_what_a_killed_command_left_is_removed_by_the_next_of_any_purpose(purpos
 
 
 def test_a_folder_that_is_somebody_elses_stays(tmp_path):
-    """Others may have names that begin so, and no lock."""
-    (tmp_path / "wegl-dask-notes").mkdir()
+    """Others may have names that begin so, or are of as many letters, and a file that is called as a lock is."""
+    theirs = ("wegl-dask-notes", "wegl-dask-results", "wegl-dask-analysis", "wegl-dask-plan-analysis")
+    for name in theirs:
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "thesis.txt").touch()
+    for name in theirs[1:]:
+        (tmp_path / name / "lock").write_text("mine")
     with scratch_folder(tmp_path):
         pass
-    assert [each.name for each in tmp_path.iterdir()] == ["wegl-dask-notes"]
+    assert {each.name for each in tmp_path.iterdir()} == {*theirs}
+    assert all((tmp_path / name / "thesis.txt").exists() for name in theirs)
 
 
 def test_where_no_folder_can_be_made_the_system_says_why(tmp_path):

@@ -33,6 +33,26 @@ def test_the_plan_is_that_of_pot_whatever_the_strips(monkeypatch, problem, width
         np.testing.assert_allclose(potentials.plan(slice(None), costs), expected, rtol=1e-6, atol=1e-10)
 
 
+@pytest.mark.parametrize("n_points", [30, 3000])
+def test_the_error_of_an_embedding_does_not_grow_with_the_graph(n_points):
+    rng = np.random.default_rng(2)
+    reference, points = rng.standard_normal((20, 3)), rng.standard_normal((n_points, 3)) + 0.5
+    weights = np.full(n_points, 1.0 / n_points)
+    given = Problem.of_points(reference, np.full(20, 1 / 20), points, weights)
+    costs = cdist(reference, points, "sqeuclidean")
+    absolute = 0.05 * costs.max()
+
+    def averages(tolerance):
+        found = solve(given, absolute, tolerance=tolerance, max_iterations=100_000)
+        plan = found.plan(slice(0, n_points), costs)
+        return plan @ points, abs(plan.sum(axis=0) - weights).sum()
+
+    (found, error), (converged, _) = averages(transport.SINKHORN_TOLERANCE), averages(1e-13)
+    assert error <= 1.01 * transport.SINKHORN_TOLERANCE
+    # Not far above the error that the marginals are allowed, whatever the number of points.
+    assert abs(20 * (found - converged)).max() < 2e-6
+
+
 def test_costs_far_beyond_the_regularisation_leave_finite_potentials(problem):
     potentials = solve(Problem.of_points(*problem), 1e-4, tolerance=1e-9, max_iterations=50)
     assert np.isfinite(potentials.reference).all()

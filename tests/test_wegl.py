@@ -1,5 +1,6 @@
 """The estimator: scikit-learn's protocol, the numbers against other libraries, models on storage."""
 
+import errno
 import itertools
 import json
 import pickle
@@ -26,7 +27,7 @@ from sklearn.utils import estimator_checks
 from sklearn.utils.validation import validate_data
 
 import wegl_dask
-from wegl_dask import WEGL, GraphSchema, WeglError, graph_inputs, network_simplex
+from wegl_dask import WEGL, GraphSchema, WeglError, folders, graph_inputs, network_simplex
 from wegl_dask.checksums import sealed, unsealed
 from wegl_dask.features import build_features
 from wegl_dask.labelled_graphs import Vocabularies
@@ -466,6 +467,26 @@ def test_a_saved_model_is_loaded_with_its_parameters(mutag, tmp_path):
     loaded.save("memory://saved-twice")
     again = WEGL.load("memory://saved-twice")
     np.testing.assert_array_equal(again.reference_, wegl.reference_)
+
+
+def test_a_model_stays_when_the_one_that_is_to_take_its_place_cannot_be_written(mutag, tmp_path, monkeypatch):
+    first = WEGL(n_points=3, reference="sample").fit(mutag.batch)
+    second = WEGL(n_points=4, reference="sample").fit(mutag.batch)
+    first.save(tmp_path)
+    beside = folders._beside
+    written = []
+
+    def full(path, content, **options):
+        if written:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        written.append(path.name)
+        return beside(path, content, **options)
+
+    monkeypatch.setattr(folders, "_beside", full)
+    with pytest.raises(WeglError, match="the disk is full"):
+        second.save(tmp_path)
+    assert written == ["arrays.npz"]
+    np.testing.assert_array_equal(WEGL.load(tmp_path).reference_, first.reference_)
 
 
 def test_equal_fits_are_saved_as_equal_bytes(mutag, tmp_path):

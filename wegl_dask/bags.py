@@ -1,9 +1,11 @@
 """Run one stage: a Dask bag of small descriptors, submitted in waves, handed on as they complete."""
 
+import pickle
 import secrets
 import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from itertools import accumulate
 from typing import NamedTuple, TypeVar
 
 from dask.bag import Bag
@@ -20,7 +22,10 @@ from wegl_dask.worker_checks import check_versions, own_versions, versions_diges
 Descriptor = TypeVar("Descriptor")
 
 WAVE = 500
-"""Descriptors in one bag: at some hundred bytes each, its graph stays far under 1 MB."""
+"""Descriptors in one bag, which at some hundred bytes each are far less than a megabyte."""
+
+WAVE_BYTES = 500_000
+"""Of the descriptors in one bag, which are fewer where they are large, as those of a block of a thousand files."""
 
 UNDER_WAY = 4 * WAVE
 """Descriptors that the scheduler knows of at a time, so that its load does not grow with the data."""
@@ -95,7 +100,7 @@ def run_stage(
         while submitted < len(descriptors) or waiting:
             while submitted < len(descriptors) and len(waiting) <= UNDER_WAY - WAVE:
                 _require_connected(client)
-                wave = descriptors[submitted : submitted + WAVE]
+                wave = _wave(descriptors, submitted)
                 futures = client.compute(_bag_of(stage, attempt, wave, beside).to_delayed(), retries=retries)
                 waiting.update({future.key: (future, task) for future, task in zip(futures, wave, strict=True)})
                 completed.update(futures)
@@ -131,6 +136,13 @@ def run_stage(
             f"{stage}: {len(failures)} of {len(descriptors)} parts failed: {shown}{more}. What was finished stays valid; "
             "run the same job again to make the rest"
         ) from failures[0][1]
+
+
+def _wave(descriptors: Sequence[Descriptor], start: int) -> Sequence[Descriptor]:
+    """Take the descriptors of the next bag: one at least."""
+    sizes = (len(pickle.dumps(descriptor)) for descriptor in descriptors[start : start + WAVE])
+    n_fitting = sum(1 for total in accumulate(sizes) if total <= WAVE_BYTES)
+    return descriptors[start : start + max(1, n_fitting)]
 
 
 def _bag_of(stage: str, attempt: Callable[..., object], wave: Sequence[Descriptor], beside: Future | None) -> Bag:

@@ -2,6 +2,7 @@
 
 import json
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property, partial
 
@@ -12,7 +13,7 @@ from wegl_dask.errors import JobFileError
 from wegl_dask.features import default_features
 from wegl_dask.fitting import largest_sample, needs_scatter, needs_sketch, sample_shares
 from wegl_dask.graphs import IntArray
-from wegl_dask.ingest import ShardCensus
+from wegl_dask.ingest import ShardCensus, plan_fingerprint
 from wegl_dask.job_checks import MODEL_KEYS
 from wegl_dask.memory import (
     Extent,
@@ -28,7 +29,7 @@ from wegl_dask.memory import (
 )
 from wegl_dask.points import NodeEmbedding, NodeSettings
 from wegl_dask.projection import n_directions
-from wegl_dask.records import PartRecord
+from wegl_dask.records import PartFile, PartRecord
 from wegl_dask.reference import import_clustering, sample_dtype
 from wegl_dask.run import Run
 from wegl_dask.saved_model import Origin
@@ -197,8 +198,8 @@ def fit_model(run: Run, fit: Fit) -> PartRecord:
     if finished := run.finished("reference", {0: fit.fingerprint}):
         return finished[0]
     prepared = run.prepare(import_clustering) if fit.spec.reference.kind == "kmeans" else None
-    projection_path = _fit_projection(run, fit)
-    samples = _sample(run, fit, projection_path)
+    projection = _fit_projection(run, fit)
+    samples = _sample(run, fit, projection)
     with run.timed("reference"):
         task = partial(
             fit_tasks.write_model,
@@ -206,9 +207,10 @@ def fit_model(run: Run, fit: Fit) -> PartRecord:
             fit.spec,
             fit.settings,
             n_points=fit.n_points,
-            projection_path=projection_path,
+            projection=projection,
             samples=samples,
             origin=_origin(fit),
+            plan=plan_fingerprint(fit.census.plan),
         )
         descriptors = [fit_tasks.FitTask(fit.fingerprint)]
         return run.make("reference", task, descriptors, beside=prepared)[0]
@@ -220,53 +222,57 @@ def _origin(fit: Fit) -> Origin:
     return Origin(job, fit.fingerprint, fit.n_graphs, fit.n_nodes)
 
 
-def _fit_projection(run: Run, fit: Fit) -> str:
-    """Take and merge the moments and fit the projection: its path in the scratch folder."""
+def _fit_projection(run: Run, fit: Fit) -> PartFile:
+    """Take and merge the moments and fit the projection: its file in the scratch folder."""
     if finished := run.finished("projection", {0: fit.fingerprint}):
-        return finished[0].files[0].path
+        return finished[0].files[0]
     nodes = fit.settings.build()
-    seen = nodes.features.seen_columns(fit.census.categories, fit.census.degrees)
-    scatter = _scatter(nodes, seen, fit.spec)
+    columns = nodes.features.seen_columns(fit.census.categories, fit.census.degrees)
+    scatter = _scatter(nodes, columns, fit.spec)
     with run.timed("moments"):
-        seen_path = _write_seen(run, seen)
+        seen = _write_seen(run, columns)
     how = json.dumps([repr(fit.settings), scatter, fit.train, NUMERICS_VERSION])
     records = run.complete(
         "moments",
-        partial(
-            fit_tasks.shard_moments, run.folder, fit.settings, seen_path=seen_path, scatter=scatter, train=fit.train
-        ),
+        partial(fit_tasks.shard_moments, run.folder, fit.settings, seen=seen, scatter=scatter, train=fit.train),
         [
-            ShardTask(shard, fingerprint(fit.census.graph_fingerprint(shard), seen.tobytes(), how))
-            for shard in fit.census.records
-            if fit.counts(shard)[0]
+            ShardTask(shard, fingerprint(graphs, columns.tobytes(), how), graphs)
+            for shard, graphs in _fitted_shards(fit)
         ],
     )
     with run.timed("moments"):
-        moments_path = _merge(run, list(records.values()))
-    sketches = _sketch(run, fit, nodes, seen, seen_path=seen_path, moments_path=moments_path)
+        moments = _merge(run, list(records.values()))
+    sketches = _sketch(run, fit, nodes, columns, seen=seen, moments=moments)
     with run.timed("projection"):
         projection = fit.spec.projection
         task = partial(
             fit_tasks.write_projection,
             run.folder,
             fit.settings,
-            moments_path=moments_path,
-            seen_path=seen_path,
+            moments=moments,
+            seen=seen,
             standardize=projection.standardize,
             components=projection.components,
             sketches=sketches,
             seed=fit.spec.seed,
         )
         record = run.make("projection", task, [fit_tasks.FitTask(fit.fingerprint)])[0]
-    return record.files[0].path
+    return record.files[0]
+
+
+def _fitted_shards(fit: Fit) -> Iterator[tuple[int, str]]:
+    """Yield the shards that hold graphs to fit to, each with the SHA-256 of its graphs."""
+    for shard in fit.census.records:
+        if fit.counts(shard)[0]:
+            yield shard, fit.census.graph_fingerprint(shard)
 
 
 def _sketch(
-    run: Run, fit: Fit, nodes: NodeEmbedding, seen: IntArray, *, seen_path: str, moments_path: str
-) -> tuple[str, ...]:
+    run: Run, fit: Fit, nodes: NodeEmbedding, columns: IntArray, *, seen: PartFile, moments: PartFile
+) -> tuple[PartFile, ...]:
     """Multiply the scatter of all shards with random directions, where the job asks for that: what each has given."""
     table = fit.spec.projection
-    if table.components is None or not needs_sketch(nodes, seen, table.components, table.method):
+    if table.components is None or not needs_sketch(nodes, columns, table.components, table.method):
         return ()
     records = run.complete(
         "sketch",
@@ -274,30 +280,26 @@ def _sketch(
             fit_tasks.shard_sketch,
             run.folder,
             fit.settings,
-            seen_path=seen_path,
-            moments_path=moments_path,
+            seen=seen,
+            moments=moments,
             standardize=table.standardize,
             components=table.components,
             seed=fit.spec.seed,
             train=fit.train,
         ),
-        [
-            ShardTask(shard, fingerprint(fit.fingerprint, fit.census.graph_fingerprint(shard)))
-            for shard in fit.census.records
-            if fit.counts(shard)[0]
-        ],
+        [ShardTask(shard, fingerprint(fit.fingerprint, graphs), graphs) for shard, graphs in _fitted_shards(fit)],
     )
-    return tuple(records[shard].files[0].path for shard in sorted(records))
+    return tuple(records[shard].files[0] for shard in sorted(records))
 
 
-def _write_seen(run: Run, seen: np.ndarray) -> str:
+def _write_seen(run: Run, seen: np.ndarray) -> PartFile:
     """Keep the columns that occur where the workers find them; there can be more than a message should hold."""
     with run.folder.recording("seen", 0, fingerprint(seen.tobytes())) as part:
-        return part.write_arrays("seen", {"seen": seen}).path
+        return part.write_arrays("seen", {"seen": seen})
 
 
-def _merge(run: Run, records: list[PartRecord]) -> str:
-    """Merge moments in a tree of fixed shape, in the order of the shards: the path of the last merge."""
+def _merge(run: Run, records: list[PartRecord]) -> PartFile:
+    """Merge moments in a tree of fixed shape, in the order of the shards: the file of the last merge."""
     first_index = 0
     while True:
         groups = [records[i : i + MERGE_FAN_IN] for i in range(0, len(records), MERGE_FAN_IN)]
@@ -314,7 +316,7 @@ def _merge(run: Run, records: list[PartRecord]) -> str:
         done |= run.make("merge", partial(fit_tasks.merge_moments, run.folder), missing)
         records = [done[task.index] for task in descriptors]
         if len(records) == 1:
-            return records[0].files[0].path
+            return records[0].files[0]
         first_index += len(records)
 
 
@@ -328,7 +330,7 @@ def _sample_size(fit: Fit) -> int:
     return largest_sample(fit.n_nodes, reference.max_nodes, dimension=fit.dimension, n_points=fit.n_points)
 
 
-def _sample(run: Run, fit: Fit, projection_path: str) -> IntArray:
+def _sample(run: Run, fit: Fit, projection: PartFile) -> IntArray:
     """Draw nodes (or, for a barycenter, whole graphs) from all shards in proportion to what they hold: which shards."""
     if fit.spec.reference.kind == "origin":
         return np.empty(0, dtype=np.int32)
@@ -346,12 +348,12 @@ def _sample(run: Run, fit: Fit, projection_path: str) -> IntArray:
             draw,
             run.folder,
             fit.settings,
-            projection_path=projection_path,
+            projection=projection,
             train=fit.train,
             seed=fit.spec.seed,
         ),
         [
-            fit_tasks.SampleTask(shard, fit.fingerprint, int(count))
+            fit_tasks.SampleTask(shard, fit.fingerprint, fit.census.graph_fingerprint(shard), int(count))
             for shard, count in zip(fit.census.records, sample_shares(held, wanted), strict=True)
             if count
         ],

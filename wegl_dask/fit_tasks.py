@@ -3,6 +3,7 @@
 As in `wegl_dask.tasks`, a task gets a small descriptor and leaves its results in the run folder.
 """
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -16,9 +17,10 @@ from wegl_dask.accumulation import MomentAccumulator
 from wegl_dask.errors import JobFileError
 from wegl_dask.fitting import draw_graphs, draw_points, projection_from_moments
 from wegl_dask.graphs import GraphBatch, IntArray
+from wegl_dask.model_files import Arrays, npz_arrays
 from wegl_dask.points import NodeSettings, PointEmbedding
 from wegl_dask.projection import Moments, Projection, column_factors, random_directions
-from wegl_dask.records import PartRecord
+from wegl_dask.records import SCRATCH_FOLDER, PartFile, PartRecord
 from wegl_dask.reference import (
     KMEANS_DTYPE,
     kmeans_reference,
@@ -31,12 +33,20 @@ from wegl_dask.shards import Shard
 from wegl_dask.sources.base import fingerprint
 from wegl_dask.spec import JobSpec, ReferenceTable
 from wegl_dask.storage import RunFolder
-from wegl_dask.tasks import ShardTask, is_train, planned_numbering, read_graphs
+from wegl_dask.tasks import ShardTask, is_train, read_graphs, read_plan
 
 
 @dataclass(frozen=True)
 class MergeTask:
-    """Some moments files to be merged into one."""
+    """Some moments files to be merged into one.
+
+    Attributes
+    ----------
+    index : int
+    input_fingerprint : str
+        Hash of the files' hashes.
+    paths : tuple of str
+    """
 
     index: int
     input_fingerprint: str
@@ -53,10 +63,20 @@ class MergeTask:
 
 @dataclass(frozen=True)
 class SampleTask:
-    """A number of nodes (or graphs) to be drawn from one shard, for the fit of a fingerprint."""
+    """A number of nodes (or graphs) to be drawn from one shard, for the fit of a fingerprint.
+
+    Attributes
+    ----------
+    index : int
+    fit_fingerprint : str
+    graphs : str
+        SHA-256 of the shard's graphs.
+    count : int
+    """
 
     index: int
     fit_fingerprint: str
+    graphs: str
     count: int
 
     @property
@@ -67,7 +87,7 @@ class SampleTask:
     @property
     def input_fingerprint(self) -> str:
         """Hash of everything the sample is made from."""
-        return fingerprint(self.fit_fingerprint, str(self.count))
+        return _sample_fingerprint(self.fit_fingerprint, self.count)
 
     def __str__(self) -> str:
         return f"shard {self.index}"
@@ -85,13 +105,13 @@ class FitTask:
 
 
 def shard_moments(
-    folder: RunFolder, settings: NodeSettings, task: ShardTask, *, seen_path: str, scatter: bool, train: bool
+    folder: RunFolder, settings: NodeSettings, task: ShardTask, *, seen: PartFile, scatter: bool, train: bool
 ) -> int:
     """Take the moments of one shard's node embeddings."""
     with folder.recording("moments", task.index, task.input_fingerprint) as part:
-        graphs = _fit_graphs(read_graphs(folder, task.index), train=train)
-        seen = folder.read_arrays(seen_path)["seen"]
-        moments = settings.build().moments(graphs, seen, scatter=scatter)
+        graphs = _fit_graphs(read_graphs(folder, task.index, task.graphs), train=train)
+        columns = folder.read_arrays(seen)["seen"]
+        moments = settings.build().moments(graphs, columns, scatter=scatter)
         part.write_arrays("moments", _moments_arrays(moments))
     return graphs.n_graphs
 
@@ -99,12 +119,18 @@ def shard_moments(
 def merge_moments(folder: RunFolder, task: MergeTask) -> int:
     """Merge moments in the order given; two are in memory at a time."""
     with folder.recording("merge", task.index, task.input_fingerprint) as part:
-        first = _read_moments(folder, task.paths[0])
-        merged = MomentAccumulator(len(first.mean), scatter=first.has_scatter)
-        merged.add(first)
-        del first
-        for path in task.paths[1:]:
-            merged.add(_read_moments(folder, path))
+        merged: MomentAccumulator | None = None
+        hashes = []
+        for path in task.paths:
+            content = folder.read(path)
+            hashes.append(hashlib.sha256(content).hexdigest())
+            moments = _moments(npz_arrays(content, folder.location(path)))
+            del content
+            merged = merged or MomentAccumulator(len(moments.mean), scatter=moments.has_scatter)
+            merged.add(moments)
+            del moments
+        if merged is None or fingerprint(*hashes) != task.input_fingerprint:
+            raise folder.taken_over(SCRATCH_FOLDER)
         part.write_arrays("merge", _moments_arrays(merged.moments()))
     return 0
 
@@ -114,8 +140,8 @@ def shard_sketch(
     settings: NodeSettings,
     task: ShardTask,
     *,
-    seen_path: str,
-    moments_path: str,
+    seen: PartFile,
+    moments: PartFile,
     standardize: bool,
     components: int,
     seed: int,
@@ -123,14 +149,14 @@ def shard_sketch(
 ) -> int:
     """Multiply the scatter of one shard's node embeddings with random directions."""
     with folder.recording("sketch", task.index, task.input_fingerprint) as part:
-        graphs = _fit_graphs(read_graphs(folder, task.index), train=train)
-        moments = _read_moments(folder, moments_path)
+        graphs = _fit_graphs(read_graphs(folder, task.index, task.graphs), train=train)
+        merged = _read_moments(folder, moments)
         products = settings.build().sketch(
             graphs,
-            folder.read_arrays(seen_path)["seen"],
-            moments.mean,
-            column_factors(moments, standardize=standardize),
-            random_directions(len(moments.mean), components, seed),
+            folder.read_arrays(seen)["seen"],
+            merged.mean,
+            column_factors(merged, standardize=standardize),
+            random_directions(len(merged.mean), components, seed),
         )
         part.write_arrays("sketch", {"products": products})
     return graphs.n_graphs
@@ -141,11 +167,11 @@ def write_projection(
     settings: NodeSettings,
     task: FitTask,
     *,
-    moments_path: str,
-    seen_path: str,
+    moments: PartFile,
+    seen: PartFile,
     standardize: bool,
     components: int | None,
-    sketches: Sequence[str],
+    sketches: Sequence[PartFile],
     seed: int,
 ) -> int:
     """Fit the projection, to `sketches` where there are some, which are added in the order given.
@@ -156,17 +182,17 @@ def write_projection(
         If the node embeddings vary in fewer directions than components are asked for.
     """
     nodes = settings.build()
-    seen = folder.read_arrays(seen_path)["seen"]
+    columns = folder.read_arrays(seen)["seen"]
     with folder.recording("projection", 0, task.input_fingerprint) as part:
-        moments, sketch = _read_moments(folder, moments_path), None
+        merged, sketch = _read_moments(folder, moments), None
         if sketches and components is not None:
             products = folder.read_arrays(sketches[0])["products"]
-            for path in sketches[1:]:
-                products += folder.read_arrays(path)["products"]
-            sketch = random_directions(len(moments.mean), components, seed), products
+            for file in sketches[1:]:
+                products += folder.read_arrays(file)["products"]
+            sketch = random_directions(len(merged.mean), components, seed), products
         try:
             projection = projection_from_moments(
-                nodes, seen, moments, standardize=standardize, components=components, sketch=sketch
+                nodes, columns, merged, standardize=standardize, components=components, sketch=sketch
             )
         except ValueError as error:
             raise JobFileError(str(error)) from error
@@ -187,15 +213,15 @@ def sample_nodes(
     settings: NodeSettings,
     task: SampleTask,
     *,
-    projection_path: str,
+    projection: PartFile,
     train: bool,
     seed: int,
     dtype: type[np.floating[Any]],
 ) -> int:
     """Draw some of one shard's points, each as likely as any other, without repeats, and keep them as `dtype`."""
     with folder.recording("sample", task.index, task.input_fingerprint) as part:
-        embedding = PointEmbedding(settings.build(), _projection(folder, projection_path, task.fit_fingerprint))
-        graphs = _fit_graphs(read_graphs(folder, task.index), train=train)
+        embedding = PointEmbedding(settings.build(), _projection(folder, projection))
+        graphs = _fit_graphs(read_graphs(folder, task.index, task.graphs), train=train)
         points = draw_points(embedding, graphs, task.count, np.random.default_rng([seed, task.index]))
         part.write_arrays("sample", {"points": points.astype(dtype, copy=False)})
         part.note(drawn=task.count, points=task.count)
@@ -203,12 +229,12 @@ def sample_nodes(
 
 
 def sample_graphs(
-    folder: RunFolder, settings: NodeSettings, task: SampleTask, *, projection_path: str, train: bool, seed: int
+    folder: RunFolder, settings: NodeSettings, task: SampleTask, *, projection: PartFile, train: bool, seed: int
 ) -> int:
     """Draw some of one shard's graphs, each as likely as any other, and keep their points."""
     with folder.recording("sample", task.index, task.input_fingerprint) as part:
-        embedding = PointEmbedding(settings.build(), _projection(folder, projection_path, task.fit_fingerprint))
-        graphs = _fit_graphs(read_graphs(folder, task.index), train=train)
+        embedding = PointEmbedding(settings.build(), _projection(folder, projection))
+        graphs = _fit_graphs(read_graphs(folder, task.index, task.graphs), train=train)
         points, counts = draw_graphs(embedding, graphs, task.count, np.random.default_rng([seed, task.index]))
         part.write_arrays("sample", {"points": points, "counts": counts})
         part.note(drawn=task.count, points=len(points))
@@ -222,9 +248,10 @@ def write_model(
     task: FitTask,
     *,
     n_points: int,
-    projection_path: str,
+    projection: PartFile,
     samples: IntArray,
     origin: Origin,
+    plan: str,
 ) -> int:
     """Compute the reference from the samples and write the model.
 
@@ -237,12 +264,14 @@ def write_model(
     task : FitTask
     n_points : int
         Number N of reference points.
-    projection_path : str
+    projection : PartFile
         What `write_projection` wrote.
     samples : ndarray of int32, shape (n_samples,)
         The shards that a sample was drawn from, in order.
     origin : Origin
         Without the numbering of categories.
+    plan : str
+        Fingerprint of the plan, which says how the source numbers categories.
 
     Raises
     ------
@@ -250,29 +279,35 @@ def write_model(
         If the graphs have fewer than N distinct node embeddings.
     """
     with folder.recording("reference", 0, task.input_fingerprint) as part:
-        projection = _projection(folder, projection_path, task.input_fingerprint)
+        fitted = _projection(folder, projection)
+        sampled = _samples(folder, task.input_fingerprint, samples)
         model = Model(
             schema=settings.schema,
-            points=PointEmbedding(settings.build(), projection),
-            reference=_reference(folder, spec.reference, samples, projection, n_points=n_points, seed=spec.seed),
-            rounding_step=projection.rounding_step,
+            points=PointEmbedding(settings.build(), fitted),
+            reference=_reference(folder, spec.reference, sampled, fitted, n_points=n_points, seed=spec.seed),
+            rounding_step=fitted.rounding_step,
             directed=spec.edges.direction == "directed",
             solver=spec.transport.solver,
             regularization=spec.transport.regularization,
             auto_size=spec.transport.auto_size,
         )
-        part.write_model(*model.to_files(replace(origin, numbering=planned_numbering(folder))))
+        part.write_model(*model.to_files(replace(origin, numbering=read_plan(folder, 0, plan).numbering)))
         part.note(dimension=model.dimension, n_points=model.n_points)
     return 0
 
 
 def _reference(
-    folder: RunFolder, table: ReferenceTable, sampled: IntArray, projection: Projection, *, n_points: int, seed: int
+    folder: RunFolder,
+    table: ReferenceTable,
+    samples: Sequence[PartRecord],
+    projection: Projection,
+    *,
+    n_points: int,
+    seed: int,
 ) -> np.ndarray:
     if table.kind == "origin":
         return origin_reference(projection.dimension)
     step = projection.rounding_step
-    samples = list(folder.written_records("sample", sampled.tolist()).values())
     if table.kind == "kmeans":
         import dask.array as da  # noqa: PLC0415  takes half a second, and nothing else needs it
 
@@ -288,9 +323,22 @@ def _reference(
         # The mini-batches are a serial chain: here, next to their input, nothing has to be sent about.
         with dask.config.set(scheduler="synchronous"):
             return kmeans_reference(da.concatenate(batches), n_points, epochs=table.epochs, step=step, seed=seed)
-    arrays = (folder.read_arrays(record.files[0].path) for record in samples)
+    arrays = (folder.read_arrays(record.files[0]) for record in samples)
     found = ((part["points"], part.get("counts")) for part in arrays)
     return reference_from_samples(table.kind, found, n_points, step=step, seed=seed)
+
+
+def _samples(folder: RunFolder, fit_fingerprint: str, shards: IntArray) -> list[PartRecord]:
+    """Read the records of the samples that were drawn for a fit; WeglError where there are others."""
+    records = folder.written_records("sample", shards.tolist())
+    for record in records.values():
+        if record.input_fingerprint != _sample_fingerprint(fit_fingerprint, record.extra["drawn"]):
+            raise folder.taken_over(record.path)
+    return list(records.values())
+
+
+def _sample_fingerprint(fit_fingerprint: str, count: int) -> str:
+    return fingerprint(fit_fingerprint, str(count))
 
 
 def _all_points(folder: RunFolder, samples: Sequence[PartRecord], dimension: int) -> np.ndarray:
@@ -298,7 +346,7 @@ def _all_points(folder: RunFolder, samples: Sequence[PartRecord], dimension: int
     points = np.empty((sum(int(record.extra["points"]) for record in samples), dimension), KMEANS_DTYPE)
     start = 0
     for record in samples:
-        block = folder.read_arrays(record.files[0].path)["points"]
+        block = folder.read_arrays(record.files[0])["points"]
         points[start : start + len(block)] = block
         start += len(block)
     return points
@@ -311,8 +359,8 @@ def _fit_graphs(shard: Shard, *, train: bool) -> GraphBatch:
 
 
 @lru_cache(maxsize=2)
-def _projection(folder: RunFolder, path: str, fit_fingerprint: str) -> Projection:  # noqa: ARG001  keys the cache
-    arrays = folder.read_arrays(path)
+def _projection(folder: RunFolder, file: PartFile) -> Projection:
+    arrays = folder.read_arrays(file)
     return Projection(
         arrays["mean"],
         arrays["scale"],
@@ -322,8 +370,11 @@ def _projection(folder: RunFolder, path: str, fit_fingerprint: str) -> Projectio
     )
 
 
-def _read_moments(folder: RunFolder, path: str) -> Moments:
-    arrays = folder.read_arrays(path)
+def _read_moments(folder: RunFolder, file: PartFile) -> Moments:
+    return _moments(folder.read_arrays(file))
+
+
+def _moments(arrays: Arrays) -> Moments:
     return Moments(int(arrays["count"]), arrays["mean"], arrays["deviations"])
 
 

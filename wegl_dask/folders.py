@@ -72,7 +72,7 @@ class Folder:
     Raises
     ------
     JobFileError
-        If the path is not UTF-8 text.
+        If the path is not UTF-8 text, or a URL names no folder.
     """
 
     url: str
@@ -83,6 +83,10 @@ class Folder:
         remote = re.match(r"[a-z][a-z0-9+.:-]*://", local, flags=re.IGNORECASE)
         if remote:
             refuse_secrets(self.url, "the folder")
+            if not local[remote.end() :].strip("/"):
+                raise JobFileError(
+                    f"the folder {self.url!r} has no name: write for example {remote.group()}bucket/folder"
+                )
         url = self.url.rstrip("/") if remote else str(Path(local).expanduser().absolute())
         try:
             url.encode()

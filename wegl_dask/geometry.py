@@ -48,6 +48,11 @@ def inverse(phi: FloatArray, reference: FloatMatrix) -> FloatMatrix:
         Points of weight 1 / N each: those of the graph where the plan splits no mass of the reference, and otherwise
         the barycentric projection of its plan.
 
+    Raises
+    ------
+    ValueError
+        If they have not N * d entries.
+
     Examples
     --------
     >>> reference = np.array([[0.0], [3.0]])
@@ -81,6 +86,11 @@ def mean(phi: FloatArray, reference: FloatMatrix, weights: FloatArray | None = N
     float64, (N, d)
         Points of weight 1 / N: the Wasserstein barycenter of the graphs where the embedding is an isometry, such as for
         shifted and scaled copies of the reference.
+
+    Raises
+    ------
+    ValueError
+        If there are no graphs, or the embeddings have not N * d entries, or the weights are not one a graph, negative, or all 0.
 
     Examples
     --------
@@ -120,6 +130,11 @@ def geodesic(start: FloatArray, end: FloatArray, t: float | FloatArray, referenc
     float64, (..., N, d)
         Points of weight 1 / N for every t.
 
+    Raises
+    ------
+    ValueError
+        If the embeddings are not both of N * d entries.
+
     Examples
     --------
     >>> reference = np.array([[0.0], [1.0]])
@@ -155,6 +170,8 @@ def log_map(base: FloatMatrix, points: FloatMatrix, weights: FloatMatrix | None 
     ------
     PlanError
         If there are no points, or they are not finite.
+    ValueError
+        If there is not one weight of 0 or more for each point, or they do not add up to 1.
 
     Examples
     --------
@@ -177,6 +194,11 @@ def exp_map(base: FloatMatrix, field: FloatMatrix) -> FloatMatrix:
     Returns
     -------
     float64, (n, d)
+
+    Raises
+    ------
+    ValueError
+        If there is not one vector for each point.
 
     Examples
     --------
@@ -241,6 +263,11 @@ def wasserstein_bound(phi_i: FloatArray, phi_j: FloatArray, cost_i: FloatMatrix,
     float64, (...)
         No less than W_2; at most |phi_i - phi_j| + r_i + r_j, but for rounding.
 
+    Raises
+    ------
+    ValueError
+        If the embeddings are not of one width.
+
     Examples
     --------
     >>> wasserstein_bound(np.array([3.0]), np.array([0.0]), np.array(9.0 + 8.0), np.array(8.0)).round(6)
@@ -258,6 +285,10 @@ def bound_from_residuals(distance: FloatMatrix, residual_i: FloatMatrix, residua
     ----------
     distance, residual_i, residual_j : float64, (...)
 
+    Returns
+    -------
+    float64, (...)
+
     Examples
     --------
     >>> float(bound_from_residuals(np.array(2.0), np.array(1.0), np.array(2.0)).round(6))
@@ -270,6 +301,15 @@ def bound_from_residuals(distance: FloatMatrix, residual_i: FloatMatrix, residua
 def reference_bound(cost_i: FloatMatrix, cost_j: FloatMatrix) -> FloatMatrix:
     """Bound both W_2(i, j) and |phi_i - phi_j| by the way through the reference: sqrt(cost_i) + sqrt(cost_j).
 
+    Parameters
+    ----------
+    cost_i, cost_j : float64, (...)
+        Transport costs.
+
+    Returns
+    -------
+    float64, (...)
+
     Examples
     --------
     >>> reference_bound(np.array([4.0]), np.array([9.0]))
@@ -280,7 +320,20 @@ def reference_bound(cost_i: FloatMatrix, cost_j: FloatMatrix) -> FloatMatrix:
 
 
 def embedding_distance(phi_i: FloatArray, phi_j: FloatArray) -> FloatMatrix:
-    """Compute |phi_i - phi_j| in float64, (...), from float (..., N * d).
+    """Compute |phi_i - phi_j|.
+
+    Parameters
+    ----------
+    phi_i, phi_j : float, (..., N * d)
+
+    Returns
+    -------
+    float64, (...)
+
+    Raises
+    ------
+    ValueError
+        If the embeddings are not of one width.
 
     Examples
     --------
@@ -306,6 +359,8 @@ def wasserstein_distance(
     ------
     PlanError
         If there are no points, or they are not finite.
+    ValueError
+        If there is not one weight of 0 or more for each point, or they do not add up to 1.
 
     Examples
     --------
@@ -337,6 +392,13 @@ def generalized_geodesic_distance(
     -------
     float
         Between max(W_2, |phi_i - phi_j|) and sqrt(|phi_i - phi_j|^2 + r_i^2 + r_j^2).
+
+    Raises
+    ------
+    ValueError
+        If the plans are not of one reference.
+    PlanError
+        If points are not finite.
 
     Examples
     --------
@@ -407,7 +469,9 @@ def _weights(weights: FloatMatrix | None, points: FloatMatrix) -> FloatMatrix:
         return np.full(len(points), 1.0 / len(points))
     if weights.shape != (len(points),) or not (weights >= 0).all() or abs(weights.sum() - 1) > MARGINAL_TOLERANCE:
         raise ValueError(f"weights have shape {weights.shape}; {len(points)} of 0 or more are needed that add up to 1")
-    return weights
+    # The solver takes other sums of single precision for infeasible.
+    normalised: FloatMatrix = weights / weights.sum()
+    return normalised
 
 
 def _require_one_width(phi_i: FloatArray, phi_j: FloatArray) -> None:

@@ -161,7 +161,7 @@ def scan_source(run: Run, nodes_per_shard: int | None = None) -> tuple[SourcePla
 
 def write_plan(run: Run, index: int, plan: SourcePlan, **notes: Any) -> None:
     """Keep a plan in the run folder, for the workers and for later runs: 0 is the job's, those after it are appends'."""
-    with run.folder.recording("plan", index, _plan_fingerprint(plan)) as part:
+    with run.folder.recording("plan", index, plan_fingerprint(plan)) as part:
         part.note(plan=plan.to_json(), **notes)
 
 
@@ -233,7 +233,7 @@ def ingest(
         for number, unit in enumerate(plan.units):
             missing = tuple(cut.shard for cut in unit.cuts if cut.shard not in records)
             if missing:
-                descriptors.append(tasks.IngestTask(number, unit.piece, missing))
+                descriptors.append(tasks.IngestTask(number, tasks.shortened(unit.piece), missing))
         records |= run.make(
             "ingest",
             partial(
@@ -241,7 +241,7 @@ def ingest(
                 run.folder,
                 open_source(spec.source, spec.task),
                 plan_index=plan_index,
-                plan_fingerprint=_plan_fingerprint(plan),
+                plan_fingerprint=plan_fingerprint(plan),
                 how=how,
                 max_nodes=spec.source.max_nodes,
                 directed=spec.edges.direction == "directed",
@@ -324,7 +324,8 @@ def _used(spec: JobSpec, plan: SourcePlan) -> UsedAttributes:
     return used_attributes(plan.schema, spec.nodes.features, spec.edges.features)
 
 
-def _plan_fingerprint(plan: SourcePlan) -> str:
+def plan_fingerprint(plan: SourcePlan) -> str:
+    """Hash a plan, as its record has it."""
     return fingerprint(json.dumps(plan.to_json(), sort_keys=True))
 
 

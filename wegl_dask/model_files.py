@@ -37,15 +37,14 @@ def npz_bytes(arrays: Arrays) -> bytes:
     return buffer.getvalue()
 
 
-def read_npz(folder: Folder, name: str) -> dict[str, np.ndarray]:
-    """Read an .npz file; nothing in it is ever executed.
+def npz_arrays(content: bytes, location: str) -> dict[str, np.ndarray]:
+    """Read the content of an .npz file; nothing in it is ever executed.
 
     Raises
     ------
     WeglError
-        If it is not there or damaged, or holds Python objects.
+        If it is damaged or holds Python objects, with its `location`.
     """
-    content = folder.read(name)
     try:
         with np.load(io.BytesIO(content), allow_pickle=False) as archive:
             return dict(archive)
@@ -54,7 +53,7 @@ def read_npz(folder: Folder, name: str) -> dict[str, np.ndarray]:
         *(zipfile.BadZipFile, zlib.error, tokenize.TokenError, SyntaxError, EOFError, OSError, MemoryError),
         *(ValueError, TypeError, LookupError, ArithmeticError, RuntimeError),
     ) as error:
-        raise WeglError(f"{folder.location(name)} is damaged: {error}. Run the job again, it is remade") from error
+        raise WeglError(f"{location} is damaged: {error}. Run the job again, it is remade") from error
 
 
 def encode_model(model: Mapping[str, Any], arrays: Arrays) -> dict[str, bytes]:
@@ -103,7 +102,7 @@ def read_model(folder: Folder, subfolder: str = "model") -> tuple[dict[str, Any]
         expected = dict(model["arrays"])
     except (ValueError, KeyError, TypeError) as error:
         raise WeglError(f"{where} is no model of this package, or damaged: {error!r}. Run the job again") from error
-    arrays = read_npz(folder, arrays_name)
+    arrays = npz_arrays(folder.read(arrays_name), folder.location(arrays_name))
     for name in sorted({*expected, *arrays}):
         found = _describe(arrays[name]) if name in arrays else None
         if found != expected.get(name):

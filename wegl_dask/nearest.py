@@ -26,6 +26,9 @@ Search = Literal["auto", "exhaustive", "index"]
 EXHAUSTIVE_PAIRS = 4_000_000_000
 """Pairs of query and graph up to which every pair is looked at: some minutes, where an index takes minutes to build."""
 
+OWN_COLUMNS = frozenset({"query", "query_id", "rank", "row", "distance", "bound", "wasserstein"})
+"""Of the result of `neighbours`, but for ``graph_id``, which is the run's."""
+
 PAIRS_AT_A_TIME = 20_000
 """Pairs whose exact W_2 is computed at a time: the points of their graphs are in memory."""
 
@@ -88,6 +91,11 @@ def neighbours(
     """
     if k < 1:
         raise WeglError(f"k = {k}; at least one neighbour must be asked for")
+    if clash := sorted(OWN_COLUMNS.intersection(columns)):
+        raise WeglError(
+            f"{', '.join(clash)}: a column of the result has that name itself; give the run's column another name in the "
+            "source, or read it with read_embeddings by the number in `row`"
+        )
     rows = RunRows.open(run, storage_options)
     rows.require_columns(columns)
     if vectors is not None:

@@ -255,7 +255,10 @@ def embed(run: Run, census: ShardCensus, model: PartRecord) -> dict[int, PartRec
             fail=spec.source.on_error == "fail",
             device=spec.cluster.device,
         ),
-        [tasks.ShardTask(shard, value) for shard, value in _embed_inputs(spec, census, model).items()],
+        [
+            tasks.ShardTask(shard, value, census.graph_fingerprint(shard))
+            for shard, value in _embed_inputs(spec, census, model).items()
+        ],
     )
     reasons = census.reasons
     for record in records.values():

@@ -5,6 +5,7 @@ Paper, section "Calculation of the Reference Distribution".
 
 import gc
 from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager
 from functools import reduce
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -90,10 +91,13 @@ def kmeans_reference(points: "da.Array", n_points: int, *, epochs: int, step: fl
         start = _all_distinct_rows(blocks, n_points, step)
     bounds = mini_batches(n_rows, dimension, n_points)
     batches = points.rechunk((tuple(np.diff(bounds).tolist()), dimension))
-    incremental = Incremental(_clusterer(start, n_points, seed), random_state=seed, shuffle_blocks=True)
-    for _ in range(epochs):
-        incremental.partial_fit(batches)
-    return _with_distinct_centres(incremental.estimator_.cluster_centers_, start, step)
+    if (origin := _origin_among(start)) is not None:
+        start, batches = start - origin, batches - origin
+    with _one_thread():
+        incremental = Incremental(_clusterer(start, n_points, seed), random_state=seed, shuffle_blocks=True)
+        for _ in range(epochs):
+            incremental.partial_fit(batches)
+    return _reference(incremental.estimator_.cluster_centers_, start, origin, step)
 
 
 def import_clustering() -> None:
@@ -140,11 +144,14 @@ def kmeans_reference_in_memory(
     bounds = mini_batches(n_rows, dimension, n_points).tolist()
     order = list(range(len(bounds) - 1))
     check_random_state(seed).shuffle(order)
-    clusterer = _clusterer(start, n_points, seed)
-    for _ in range(epochs):
-        for batch in order:
-            clusterer.partial_fit(points[bounds[batch] : bounds[batch + 1]])
-    return _with_distinct_centres(clusterer.cluster_centers_, start, step)
+    if (origin := _origin_among(start)) is not None:
+        start, points = start - origin, points - origin
+    with _one_thread():
+        clusterer = _clusterer(start, n_points, seed)
+        for _ in range(epochs):
+            for batch in order:
+                clusterer.partial_fit(points[bounds[batch] : bounds[batch + 1]])
+    return _reference(clusterer.cluster_centers_, start, origin, step)
 
 
 def reference_from_samples(
@@ -265,8 +272,13 @@ def barycenter_reference(graphs: Sequence[FloatMatrix], n_points: int, *, step: 
 
     start = sample_reference(np.concatenate(graphs), n_points, step=step, seed=seed)
     weights = [np.full(len(points), 1.0 / len(points)) for points in graphs]
-    points = free_support_barycenter(list(graphs), weights, start, numItermax=BARYCENTER_ITERATIONS)
-    return _require_distinct(canonical_reference(points, step), n_points)
+    # POT ends by displacements, and its solver by costs, that are small of themselves and not in the unit of the points.
+    spread = float(np.ptp(start, axis=0).max())
+    unit = 2.0 ** np.round(np.log2(spread)) if spread else 1.0
+    points = free_support_barycenter(
+        [points / unit for points in graphs], weights, start / unit, numItermax=BARYCENTER_ITERATIONS
+    )
+    return _require_distinct(canonical_reference(points * unit, step), n_points)
 
 
 def _most_rows(dimension: int) -> int:
@@ -277,6 +289,36 @@ def _start_rows(n_rows: int, dimension: int, n_points: int, seed: int) -> IntArr
     """Choose the rows that the first centres of k-means are found on, in ascending order."""
     n_start = min(n_rows, max(min(START_ROWS, _most_rows(dimension)), 20 * n_points))
     return np.sort(np.random.default_rng(seed).choice(n_rows, size=n_start, replace=False))
+
+
+def _origin_among(points: SinglesOrDoubles) -> SinglesOrDoubles | None:
+    """Find an origin for points that lie far from theirs, (d,); None for others, as those of a projection are.
+
+    Mini-batch k-means computes squared distances from squared lengths, of which nothing is left in single precision where
+    points are far longer than they are apart.
+    """
+    mean = points.mean(axis=0, dtype=np.float64)
+    if np.square(mean).sum() <= points.var(axis=0, dtype=np.float64).sum():
+        return None
+    origin: SinglesOrDoubles = mean.astype(points.dtype)
+    return origin
+
+
+def _one_thread() -> AbstractContextManager[object]:
+    """Keep scikit-learn to one thread, as in a worker: the sums of several come out in another order."""
+    from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]  # noqa: PLC0415
+
+    limits: AbstractContextManager[object] = threadpool_limits(1)
+    return limits
+
+
+def _reference(
+    centres: SinglesOrDoubles, start: SinglesOrDoubles, origin: SinglesOrDoubles | None, step: float
+) -> FloatMatrix:
+    """Make the reference of the centres that were found from `origin`, as the points `start` are."""
+    if origin is not None:
+        centres, start = np.add(centres, origin, dtype=np.float64), np.add(start, origin, dtype=np.float64)
+    return _with_distinct_centres(centres, start, step)
 
 
 def _clusterer(start: SinglesOrDoubles, n_points: int, seed: int) -> Any:

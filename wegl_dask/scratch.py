@@ -9,7 +9,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 PREFIX = "wegl-dask-"
-_LOCK = "lock"
+_LOCK = "lock-of-a-temporary-folder-of-wegl-dask"
+"""Tells our folders from others' too, whose names may begin alike."""
 
 
 @contextmanager
@@ -26,7 +27,7 @@ def scratch_folder(parent: str | os.PathLike[str] | None = None, *, purpose: str
     Yields
     ------
     str
-        The folder. It holds a file named ``lock``.
+        The folder. It holds a file, which is locked.
 
     Raises
     ------

@@ -92,7 +92,8 @@ def solve(problem: Problem, regularization: float, *, tolerance: float, max_iter
     regularization : float
         Weight of the entropy, in units of the cost.
     tolerance : float
-        Largest deviation of the points' marginals at which the iteration ends; those of the reference are exact.
+        Sum of the deviations of the points' marginals at which the iteration ends; those of the reference are exact.
+        Their largest would say less of a graph, the more points it has.
     max_iterations : int
         Number of iterations after which it ends in any case; the caller is to look at the marginals.
     """
@@ -113,7 +114,7 @@ def solve(problem: Problem, regularization: float, *, tolerance: float, max_iter
         # With the old v the plan has the reference's marginals, and of the points' ones these parts.
         if iteration:
             error = problem.weights[held] * np.abs(np.expm1(v[held] - new_v[held]))
-            if error.max(initial=0.0) <= tolerance or iteration == max_iterations:
+            if error.sum() <= tolerance or iteration == max_iterations:
                 break
         v[:] = new_v
         u += log_reference_weights - (largest + np.log(sums))

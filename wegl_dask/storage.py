@@ -17,6 +17,7 @@
 """
 
 import contextlib
+import hashlib
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -38,7 +39,7 @@ from wegl_dask.claims import (
 from wegl_dask.errors import WeglError
 from wegl_dask.folders import TEMPORARY_PREFIX, Folder
 from wegl_dask.locks import Lock, locked
-from wegl_dask.model_files import Arrays, encode_model, read_model, read_npz
+from wegl_dask.model_files import Arrays, encode_model, npz_arrays, read_model
 from wegl_dask.records import (
     PART_FOLDERS,
     PART_NAME,
@@ -46,6 +47,7 @@ from wegl_dask.records import (
     RECORD_NAME,
     SCRATCH_FOLDER,
     SCRATCH_NAME,
+    PartFile,
     PartRecord,
     PartRecorder,
     Work,
@@ -181,7 +183,7 @@ class RunFolder(Folder):
             return {record.index: record for record in pool.map(read, indices)}
 
     def finished(
-        self, stage: str, expected_inputs: Mapping[int, str], *, check_hashes: bool = False, by_name: bool = False
+        self, stage: str, expected_inputs: Mapping[int, str], *, by_name: bool = False
     ) -> dict[int, PartRecord]:
         """Find the parts that need not be made again.
 
@@ -191,9 +193,6 @@ class RunFolder(Folder):
         expected_inputs : mapping of int to str
             What each part would be made from now, by shard index: a hash of its input and of every setting that
             matters.
-        check_hashes : bool, default False
-            Read every file and compare its SHA-256 too, here. To share that work between workers, call
-            `part_is_intact` on the records that are handed back without it.
         by_name : bool, default False
             Ask for the parts that the listings do not show by their names: listings may lag behind. To be used where
             all parts should be there, as it takes two requests or more for each.
@@ -202,7 +201,7 @@ class RunFolder(Folder):
         -------
         dict of int to PartRecord
             The parts whose record names the expected input and whose files are there in the recorded size, by index
-            in ascending order.
+            in ascending order; see `part_is_intact` for what is in them.
         """
         records = [r for r in self.records(stage) if expected_inputs.get(r.index) == r.input_fingerprint]
         listings = {name: self.listing(name) for name in {file.folder for r in records for file in r.files}}
@@ -212,8 +211,6 @@ class RunFolder(Folder):
             with ThreadPoolExecutor(MAX_REQUESTS) as pool:
                 found = pool.map(lambda index: self._finished_one(stage, index, expected_inputs[index]), sorted(unseen))
                 records = sorted([*records, *filter(None, found)], key=lambda record: record.index)
-        if check_hashes:
-            records = [record for record, good in zip(records, self.parts_are_intact(records), strict=True) if good]
         return {record.index: record for record in records}
 
     def part_is_intact(self, record: PartRecord) -> bool:
@@ -262,9 +259,35 @@ class RunFolder(Folder):
 
     # Between the stages
 
-    def read_arrays(self, path: str) -> dict[str, np.ndarray]:
-        """Read what `PartRecorder.write_arrays` wrote; `path` is that of its `PartFile`."""
-        return read_npz(self, path)
+    def read_written(self, path: str, sha256: str) -> bytes:
+        """Read a file of a part whole.
+
+        Parameters
+        ----------
+        path, sha256 : str
+            Of its `PartFile`.
+
+        Raises
+        ------
+        WeglError
+            If it is not there, or is not the file that was written: a worker may still work for a run that was killed
+            when the next has begun, and what it leaves must not become a part of another run.
+        """
+        content = self.read(path)
+        if hashlib.sha256(content).hexdigest() != sha256:
+            raise self.taken_over(path)
+        return content
+
+    def read_arrays(self, file: PartFile) -> dict[str, np.ndarray]:
+        """Read what `PartRecorder.write_arrays` wrote; see `read_written` for the errors."""
+        return npz_arrays(self.read_written(file.path, file.sha256), self.location(file.path))
+
+    def taken_over(self, path: str) -> WeglError:
+        """Make the error that says what a task may see in a folder in which another run works."""
+        return WeglError(
+            f"{self.location(path)} is not what this run has written: the folder was cleared or became another job's while a "
+            "task of this one was running, or the file is damaged. Run the job again, it is remade"
+        )
 
     def write_model(self, model: Mapping[str, Any], arrays: Arrays) -> None:
         """Write a model outside a part; see `wegl_dask.model_files.encode_model`."""

@@ -19,18 +19,21 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from wegl_dask.embeddings import Dtype, EmbeddingFormat, EmbeddingRows, Layout
-from wegl_dask.errors import SourceError, WeglError
+from wegl_dask.errors import SourceError
 from wegl_dask.features import degrees
 from wegl_dask.graphs import GraphBatch, UsedAttributes
 from wegl_dask.kernels import Device
 from wegl_dask.known_rows import KnownRows, row_ranges
 from wegl_dask.model_files import MODEL_JSON
-from wegl_dask.records import part_path
+from wegl_dask.records import part_path, record_path
 from wegl_dask.saved_model import Model
 from wegl_dask.shards import ROW_COLUMNS, Shard, ingest_shard, read_shard, write_shard
 from wegl_dask.sources.base import REJECTED_SCHEMA, Cut, Source, SourcePlan, Unit, fingerprint
 from wegl_dask.storage import RunFolder
 from wegl_dask.transport import TransportEmbeddings
+
+LONGEST_NAME = 200
+"""Characters of a piece in messages; one of many files has them all in it."""
 
 
 @dataclass(frozen=True)
@@ -46,12 +49,21 @@ class ScanTask:
         return (self.index,)
 
     def __str__(self) -> str:
-        return self.piece
+        return shortened(self.piece)
 
 
 @dataclass(frozen=True)
 class IngestTask:
-    """The shards of one unit of the plan that are to be made."""
+    """The shards of one unit of the plan that are to be made.
+
+    Attributes
+    ----------
+    unit : int
+    piece : str
+        What the unit is a part of, `shortened`, for messages.
+    indices : tuple of int
+        Of the shards.
+    """
 
     unit: int
     piece: str
@@ -73,17 +85,20 @@ class CheckTask:
 
 @dataclass(frozen=True)
 class ShardTask:
-    """One part of one stage, of one graph shard where there is nothing else said.
+    """One part of one stage, made from one graph shard.
 
     Attributes
     ----------
     index : int
     input_fingerprint : str
         Hash of everything the part is made from.
+    graphs : str
+        SHA-256 of the shard's graphs.
     """
 
     index: int
     input_fingerprint: str
+    graphs: str
 
     @property
     def indices(self) -> tuple[int, ...]:
@@ -92,6 +107,11 @@ class ShardTask:
 
     def __str__(self) -> str:
         return f"shard {self.index}"
+
+
+def shortened(piece: str) -> str:
+    """Shorten what names a piece of a source for messages."""
+    return piece if len(piece) <= LONGEST_NAME else f"{piece[: LONGEST_NAME - 3]}..."
 
 
 def scan_piece(folder: RunFolder, source: Source, nodes_per_shard: int, task: ScanTask) -> int:
@@ -123,7 +143,7 @@ def ingest_unit(
         If the unit cannot be read, or `fail` is set and a row of it is rejected.
     """
     begun = time.perf_counter()
-    plan = _plan(folder, plan_index, plan_fingerprint)
+    plan = read_plan(folder, plan_index, plan_fingerprint)
     whole, wanted = plan.units[task.unit], set(task.indices)
     unit = Unit(whole.piece, tuple(cut for cut in whole.cuts if cut.shard in wanted))
     inputs = shard_fingerprints(plan, unit.cuts, how)
@@ -181,7 +201,7 @@ def embed_shard(
         If `fail` is set and there is such a graph.
     """
     with folder.recording("embed", task.index, task.input_fingerprint) as part:
-        shard = read_graphs(folder, task.index)
+        shard = read_graphs(folder, task.index, task.graphs)
         model = _model(folder, model_fingerprint, device)
         output = EmbeddingFormat(
             n_points=model.n_points,
@@ -228,9 +248,9 @@ def check_part(folder: RunFolder, task: CheckTask) -> int:
     return int(folder.part_is_intact(replace(record, files=files)))
 
 
-def read_graphs(folder: RunFolder, shard: int) -> Shard:
-    """Read a graph shard of the run."""
-    return read_shard(io.BytesIO(folder.read(part_path("graphs", shard))))
+def read_graphs(folder: RunFolder, shard: int, sha256: str) -> Shard:
+    """Read a graph shard of the run; see `RunFolder.read_written`."""
+    return read_shard(io.BytesIO(folder.read_written(part_path("graphs", shard), sha256)))
 
 
 def is_train(rows: pa.Table) -> np.ndarray:
@@ -238,32 +258,20 @@ def is_train(rows: pa.Table) -> np.ndarray:
     return np.array([name == "train" for name in rows.column("split").to_pylist()], dtype=bool)
 
 
-def planned_numbering(folder: RunFolder) -> dict[str, Any]:
-    """Read from the plan how the source numbers categories, see `SourcePlan.numbering`."""
-    record = folder.record("plan", 0)
-    if record is None:
-        raise _taken_over(folder)
-    return SourcePlan.from_json(record.extra["plan"]).numbering
-
-
 @lru_cache(maxsize=2)
-def _plan(folder: RunFolder, plan_index: int, plan_fingerprint: str) -> SourcePlan:
-    record = folder.record("plan", plan_index)
+def read_plan(folder: RunFolder, index: int, plan_fingerprint: str) -> SourcePlan:
+    """Read the plan of a fingerprint, the job's or an append's; WeglError where there is another."""
+    record = folder.record("plan", index)
     if record is None or record.input_fingerprint != plan_fingerprint:
-        raise _taken_over(folder)
+        raise folder.taken_over(record_path("plan", index))
     return SourcePlan.from_json(record.extra["plan"])
 
 
 @lru_cache(maxsize=2)
 def _model(folder: RunFolder, model_fingerprint: str, device: Device) -> Model:
     if folder.sha256(MODEL_JSON) != model_fingerprint:
-        raise _taken_over(folder)
+        raise folder.taken_over(MODEL_JSON)
     return Model.from_files(*folder.read_model()).on(device)
-
-
-def _taken_over(folder: RunFolder) -> WeglError:
-    """Describe what a worker sees that still works for a run that was killed, when the next has begun."""
-    return WeglError(f"{folder.location()} was cleared or became another job's while a task of this one was running")
 
 
 def _census(graphs: GraphBatch, rows: pa.Table) -> dict[str, Any]:

@@ -175,8 +175,8 @@ def _solve(
     exponents = costs / -absolute[:, None, None]
     u, v = _potentials(exponents, weights)
     plans = torch.exp(exponents + u[:, :, None] + v[:, None])
-    row_errors = (plans.sum(dim=2) - 1 / n_reference).abs().amax(dim=1)
-    column_errors = (plans.sum(dim=1) - weights).abs().amax(dim=1)
+    row_errors = (plans.sum(dim=2) - 1 / n_reference).abs().sum(dim=1)
+    column_errors = (plans.sum(dim=1) - weights).abs().sum(dim=1)
     phi = (n_reference * (plans @ z) - z0) / n_reference**0.5
     cost = (plans * costs).sum(dim=(1, 2))
     return _array(phi.flatten(1)), _array(cost), _array(absolute), _array(torch.maximum(row_errors, column_errors))
@@ -193,7 +193,7 @@ def _potentials(exponents: "torch.Tensor", weights: "torch.Tensor") -> tuple["to
         new_v = log_weights - torch.logsumexp(exponents + u[:, :, None], dim=1)
         is_last = iteration == SINKHORN_ITERATIONS
         if is_last or (iteration and iteration % CHECKED_EVERY == 0):
-            change = torch.where(weights > 0, weights * torch.expm1(v - new_v).abs(), 0.0).amax(dim=1)
+            change = torch.where(weights > 0, weights * torch.expm1(v - new_v).abs(), 0.0).sum(dim=1)
             # What is not a number will not become one.
             goes_on = (change > SINKHORN_TOLERANCE) & (not is_last)
             ended = ~goes_on

@@ -27,7 +27,7 @@ FloatMatrix = npt.NDArray[np.float64]
 Solver = Literal["exact", "sinkhorn", "auto"]
 
 MARGINAL_TOLERANCE = 1e-7
-"""Largest deviation of a plan's marginals, as a part of the whole mass."""
+"""Sum of the deviations of a plan's marginals that is allowed on either side, as a part of the whole mass."""
 
 COST_ENTRIES = 131_072
 """Entries of the cost matrix of the graphs that are solved in one go: 1 MB, which stays in a core's cache."""
@@ -38,7 +38,7 @@ LARGEST_ENTRY = float(np.finfo(np.float32).max)
 """Of an embedding that is kept."""
 
 SINKHORN_TOLERANCE = MARGINAL_TOLERANCE / 10
-"""Deviation of the marginals at which Sinkhorn's iteration ends."""
+"""Sum of the deviations at which Sinkhorn's iteration ends."""
 
 SINKHORN_ITERATIONS = 20_000
 
@@ -335,8 +335,8 @@ class _Block:
                 )
             )
         solved[graphs] = holds
-        row_error = np.abs(np.add.reduceat(self.plans, starts, axis=1) - self.reference_weights[:, None]).max(axis=0)
-        column_error = np.maximum.reduceat(np.abs(self.plans.sum(axis=0) - self.weights), starts)
+        row_error = np.abs(np.add.reduceat(self.plans, starts, axis=1) - self.reference_weights[:, None]).sum(axis=0)
+        column_error = np.add.reduceat(np.abs(self.plans.sum(axis=0) - self.weights), starts)
         least = np.minimum.reduceat(self.plans.min(axis=0), starts)
         solved[held] &= (row_error <= MARGINAL_TOLERANCE) & (column_error <= MARGINAL_TOLERANCE) & (least >= 0)
         return solved
@@ -399,8 +399,8 @@ def _embed_in_strips(
         average += plan @ graph.points[own]
         cost += float(np.vdot(plan, costs))
         row_sums += plan.sum(axis=1)
-        column_error = max(column_error, float(abs(plan.sum(axis=0) - graph.weights[own]).max()))
-    _require_small(max(column_error, float(abs(row_sums - reference_weights).max())), "sinkhorn solver")
+        column_error += float(abs(plan.sum(axis=0) - graph.weights[own]).sum())
+    _require_small(max(column_error, float(abs(row_sums - reference_weights).sum())), "sinkhorn solver")
     return ((average * n_reference - reference) / np.sqrt(n_reference)).ravel(), cost, absolute
 
 
@@ -429,7 +429,7 @@ def _require_finite(costs: FloatMatrix) -> None:
 def _require_marginals(plan: FloatMatrix, reference_weights: FloatMatrix, weights: FloatMatrix, who: str) -> None:
     if plan.min() < 0:
         raise PlanError(f"{who}: the plan has a negative entry, {plan.min():.1e}")
-    _require_small(max(abs(plan.sum(axis=1) - reference_weights).max(), abs(plan.sum(axis=0) - weights).max()), who)
+    _require_small(max(abs(plan.sum(axis=1) - reference_weights).sum(), abs(plan.sum(axis=0) - weights).sum()), who)
 
 
 def _require_small(error: float, who: str) -> None:

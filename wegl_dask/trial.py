@@ -199,8 +199,7 @@ def _import_seconds(reference: ReferenceKind) -> float:
 def _row_seconds(run: TrialRun, fit: Fit) -> float:
     """Time k-means on one mini-batch; the first time it starts up, and another process may get in the way of one."""
     (points,) = (
-        run.folder.read_arrays(record.files[0].path)["points"][:BLOCK_ROWS]
-        for record in run.folder.records("sample")[:1]
+        run.folder.read_arrays(record.files[0])["points"][:BLOCK_ROWS] for record in run.folder.records("sample")[:1]
     )
     if len(points) < fit.n_points:
         return 0.0

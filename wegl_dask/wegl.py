@@ -334,14 +334,19 @@ class WEGL(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  #
             The folder, which need not exist: a path or any fsspec URL.
         storage_options : mapping, optional
             Arguments for the file system.
+
+        Raises
+        ------
+        WeglError
+            If it cannot be written. On a local disk, a model that was there stays.
         """
         check_is_fitted(self, "model_")
         from wegl_dask.folders import Folder  # noqa: PLC0415  Arrow and fsspec are slow to import
         from wegl_dask.model_files import encode_model  # noqa: PLC0415
 
         folder = Folder(os.fspath(path), storage_options or {})
-        for name, content in encode_model(*self.model_.to_files(self._origin)).items():
-            folder.write(PurePosixPath(name).name, content)
+        contents = encode_model(*self.model_.to_files(self._origin))
+        folder.write_together({PurePosixPath(name).name: content for name, content in contents.items()})
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], *, storage_options: Mapping[str, Any] | None = None) -> Self:

@@ -45,7 +45,7 @@ def fit(spec: JobSpec, n_graphs: int | None = None) -> tuple[Model, GraphBatch]:
         census = ingest(run, plan_source(run))
         fit_model(run, prepare_fit(run.spec, census))
         model = Model.from_files(*run.folder.read_model())
-        graphs = [read_graphs(run.folder, shard).graphs for shard in census.records]
+        graphs = [read_graphs(run.folder, shard, census.graph_fingerprint(shard)).graphs for shard in census.records]
     total = sum(batch.n_graphs for batch in graphs)
     share = 1.0 if n_graphs is None else min(1.0, n_graphs / total)
     return model, concatenate([batch.slice(0, max(1, round(share * batch.n_graphs))) for batch in graphs])

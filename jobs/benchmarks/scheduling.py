@@ -36,7 +36,7 @@ def main() -> None:
 
 def measure(parts: int, workers: int, repeats: int) -> dict[str, Any]:
     """Time a stage by the clock and by the CPU of this process, which holds the client and the scheduler."""
-    tasks = [ShardTask(index, f"{index:064x}") for index in range(parts)]
+    tasks = [ShardTask(index, f"{index:064x}", f"{index:064x}") for index in range(parts)]
     clock, cpu = [], []
     with open_client(ClusterTable(workers=workers)) as client:
         # The first stage waits for what the workers import.

@@ -174,7 +174,7 @@ from wegl_dask.spec import JobSpec, ClusterTable
 class Silent:
     def __init__(self, stage, total): pass
     def __enter__(self): return self
-    def update(self, parts=1, rows=0): pass
+    def update(self, parts=1, rows=0, *, under_way=0.0): pass
     def __exit__(self, *error): pass
 
 def open_files():

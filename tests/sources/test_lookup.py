@@ -1,10 +1,13 @@
 from pathlib import Path
 
+import fsspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from fsspec.implementations.memory import MemoryFileSystem
 
 from wegl_dask.errors import SourceError
+from wegl_dask.sources import lookup, paths
 from wegl_dask.sources.base import LabelSchema
 from wegl_dask.sources.lookup import open_lookup
 from wegl_dask.sources.smiles import SmilesSource
@@ -143,6 +146,37 @@ def test_the_bytes_of_the_lookup_table_are_part_of_the_fingerprint():
     assert fingerprints() == first
     write("l.csv", "smiles,y\nC,2\n")
     assert fingerprints() != first
+
+
+def test_a_lookup_table_is_hashed_once_while_it_is_as_it_was(monkeypatch):
+    write("l.csv", "smiles,y\nC,1\n")
+    opened = []
+    real = lookup.open_stream
+    monkeypatch.setattr(lookup, "open_stream", lambda name: opened.append(name) or real(name))
+
+    def hashed():
+        return open_lookup(LookupTable(path="l.csv"), "utf-8", ["smiles", "y"]).fingerprint
+
+    first = [hashed() for _ in range(5)]
+    assert len(set(first)) == 1
+    assert len(opened) == 1
+    # Of the same size, and written in the same second.
+    write("l.csv", "smiles,y\nC,2\n")
+    assert hashed() != first[0]
+
+
+@pytest.mark.parametrize("protocol", ["memory", "http"])
+def test_of_a_store_that_says_when_a_file_was_written_it_is_asked(protocol, monkeypatch):
+    store = fsspec.filesystem("memory")
+    store.pipe("/lookup-state/l.csv", b"one")
+    name = f"{protocol}://lookup-state/l.csv"
+    if protocol == "http":
+        # A server need not say.
+        silent = MemoryFileSystem()
+        monkeypatch.setattr(silent, "info", lambda path: {"name": path, "size": 3})
+        monkeypatch.setattr(paths, "filesystem_of", lambda url: (silent, url))
+    first, second = paths.state_of(name), paths.state_of(name)
+    assert (first == second) == (protocol == "memory")
 
 
 def test_a_lookup_table_that_changes_after_the_scan_is_one_error():

@@ -3,6 +3,7 @@ import pytest
 from sklearn import metrics as sklearn_metrics
 
 from wegl_dask.errors import JobFileError
+from wegl_dask.training.crossvalidation import first_best
 from wegl_dask.training.metrics import METRICS, all_metrics, choose_metric
 
 
@@ -81,6 +82,15 @@ def test_a_metric_without_a_value_is_nan():
     assert np.isnan(list(all_metrics("binary", nothing, scores, 0.5).values())).all()
     assert np.isnan(all_metrics("multiclass", nothing, np.zeros((3, 3)), 0.5)["accuracy"])
     assert np.isnan(all_metrics("regression", ones, scores, 0.5)["r2"])
+    for wrong in (np.nan, np.inf):
+        found = all_metrics("regression", scores, np.array([[0.0], [wrong], [2.0]]), 0.5)
+        assert not any(np.isfinite(value) for value in found.values())
+
+
+def test_a_candidate_whose_scores_are_not_numbers_is_never_the_best():
+    assert first_best(np.array([0.5, np.nan, 0.7, 0.1])) == 2
+    assert first_best(np.array([np.nan, -3.0])) == 1
+    assert first_best(np.array([[np.nan, 1.0], [2.0, np.nan]]), axis=1).tolist() == [1, 0]
 
 
 @pytest.mark.parametrize(

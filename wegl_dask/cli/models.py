@@ -113,7 +113,7 @@ def append(
 
 def _text(job: str) -> str:
     try:
-        return Path(job).read_text(encoding="utf-8")
+        return Path(job).read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise JobFileError(f"cannot read the job file {job}: {error}") from error
 

@@ -17,7 +17,7 @@ from wegl_dask.reproduce.embedding import DataSet
 from wegl_dask.reproduce.ledger import Ledger
 from wegl_dask.reproduce.numbers import Values
 from wegl_dask.training import automl
-from wegl_dask.training.fits import Fit, Search, fit, search
+from wegl_dask.training.fits import FITS_VERSION, Fit, Search, fit, search
 from wegl_dask.training.foreseen import require_measurable
 from wegl_dask.training.learner import Candidate, Fold, Learner
 from wegl_dask.training.metrics import Metric, choose_metric
@@ -354,7 +354,8 @@ class Molhiv:
             self._is_new = True
             return compute()
 
-        settings |= {"numerics_version": NUMERICS_VERSION, "data": self._data_set.fingerprint}
+        settings |= {"fits_version": FITS_VERSION, "numerics_version": NUMERICS_VERSION}
+        settings |= {"data": self._data_set.fingerprint}
         return self._ledger.step(f"molhiv-{name}", settings, compute_it, packages=packages)
 
 

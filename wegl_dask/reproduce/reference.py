@@ -13,6 +13,7 @@ import numpy as np
 from wegl_dask.reproduce.embedding import DataSet
 from wegl_dask.reproduce.ledger import Ledger
 from wegl_dask.reproduce.numbers import Values
+from wegl_dask.training.fits import FITS_VERSION
 from wegl_dask.training.foreseen import require_measurable
 from wegl_dask.training.learner import Candidate
 from wegl_dask.training.metrics import choose_metric
@@ -93,6 +94,7 @@ def measure_references(
                 "width": WIDTH,
                 "layers": LAYERS,
                 "pooling": POOLING,
+                "fits_version": FITS_VERSION,
                 "numerics_version": NUMERICS_VERSION,
                 "data": data_set.fingerprint,
             }

@@ -23,6 +23,7 @@ from wegl_dask.reproduce.learners import GRID_VERSION, constants, table_learner
 from wegl_dask.reproduce.ledger import Ledger
 from wegl_dask.reproduce.paper import PaperCell, paper_cell
 from wegl_dask.training.crossvalidation import cross_validate, first_best
+from wegl_dask.training.fits import FITS_VERSION
 from wegl_dask.training.learner import Candidate, Learner
 from wegl_dask.training.metrics import choose_metric
 from wegl_dask.training.names import ModelName
@@ -286,6 +287,7 @@ class _CellSearch:
             "folds": N_FOLDS,
             "inner_folds": inner_folds,
             "grid_version": GRID_VERSION,
+            "fits_version": FITS_VERSION,
             **constants(model, self.name, self.pooling),
             "numerics_version": NUMERICS_VERSION,
             "data": self.data_set.fingerprint,

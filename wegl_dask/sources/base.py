@@ -230,10 +230,12 @@ class Source(Protocol):
 
 
 def fingerprint(*parts: bytes | str) -> str:
-    """Hash `parts` to 32 hexadecimal digits (BLAKE2b)."""
+    """Hash `parts`, and where each of them ends, to 32 hexadecimal digits (BLAKE2b)."""
     digest = hashlib.blake2b(digest_size=16)
     for part in parts:
-        digest.update(part.encode() if isinstance(part, str) else part)
+        content = part.encode() if isinstance(part, str) else part
+        digest.update(len(content).to_bytes(8, "little"))
+        digest.update(content)
     return digest.hexdigest()
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from wegl_dask.errors import SourceError
 from wegl_dask.sources.columns import Row, missing_column
 from wegl_dask.sources.delimited import Dialect, RowParser
+from wegl_dask.sources.paths import state_of
 from wegl_dask.sources.records import read_blocks
 from wegl_dask.sources.streams import open_stream
 from wegl_dask.spec import LookupTable
@@ -68,11 +69,18 @@ def open_lookup(table: LookupTable, encoding: str, wanted: Sequence[str]) -> Loo
         If it cannot be read, lacks the column to match by, has a row that is not as wide as the others, or has a text
         twice with different values.
     """
+    return _read(table.model_dump_json(), encoding, tuple(wanted), _hash(table.path, state_of(table.path)))
+
+
+@functools.lru_cache(maxsize=1)
+def _hash(path: str, state: str) -> str:
+    """Hash a file that is in a certain state: it is read for every piece and every unit of the source."""
+    del state
     digest = hashlib.blake2b(digest_size=16)
-    with open_stream(table.path) as stream:
+    with open_stream(path) as stream:
         while data := stream.read(_HASHED_BYTES):
             digest.update(data)
-    return _read(table.model_dump_json(), encoding, tuple(wanted), digest.hexdigest())
+    return digest.hexdigest()
 
 
 @functools.lru_cache(maxsize=1)

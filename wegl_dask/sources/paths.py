@@ -2,6 +2,7 @@
 
 import importlib.util
 import os
+import secrets
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import takewhile
@@ -19,6 +20,9 @@ COMPRESSIONS = (".gz", ".bz2", ".xz", ".zst")
 PACKAGE = "package://"
 
 _MAGIC = frozenset("*?[")
+
+_STAMPS = ("ETag", "etag", "LastModified", "last_modified", "mtime", "updated", "created")
+"""What file systems know of a file that changes with its content."""
 
 
 def expand(path: str | Sequence[str], endings: tuple[str, ...]) -> list[str]:
@@ -154,6 +158,19 @@ def _expand_one(name: str, endings: tuple[str, ...]) -> list[str]:
         root = local_path(PACKAGE + package)
         return [f"{PACKAGE}{package}/{Path(file).relative_to(root).as_posix()}" for file in files]
     return files
+
+
+def state_of(name: str) -> str:
+    """Tell whether a file is the one that it was: text that differs once it was written again, or cannot be known to be."""
+    with explained(name):
+        if not is_remote(name):
+            found = local_path(name).stat()
+            return f"{found.st_dev} {found.st_ino} {found.st_size} {found.st_mtime_ns}"
+        filesystem, path = filesystem_of(name)
+        filesystem.invalidate_cache()
+        info = filesystem.info(path)
+    stamps = [str(info[key]) for key in _STAMPS if info.get(key)]
+    return f"{info.get('size')} {stamps}" if stamps else secrets.token_hex(8)
 
 
 def _expand_local(name: str, path: Path, endings: tuple[str, ...]) -> list[str]:

@@ -135,6 +135,8 @@ def best_candidate(means: FloatMatrix, metric: Metric) -> int:
 def first_best(values: FloatMatrix, axis: int = -1) -> IntArray:
     """Find the place of the largest along an axis; of those that are the same but for rounding, the first.
 
+    What is not a number is the smallest.
+
     Examples
     --------
     >>> values = np.array([0.1, 0.1 + 0.2, 0.3])
@@ -142,5 +144,6 @@ def first_best(values: FloatMatrix, axis: int = -1) -> IntArray:
     (1, 0)
     """
     largest = np.abs(values[np.isfinite(values)]).max(initial=0.0)
-    places: IntArray = np.round(values / (largest or 1.0), 12).argmax(axis=axis)
+    known = np.where(np.isnan(values), -np.inf, values)
+    places: IntArray = np.round(known / (largest or 1.0), 12).argmax(axis=axis)
     return places

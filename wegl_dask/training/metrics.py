@@ -82,8 +82,10 @@ def _accuracy(y: Column, score: Column, threshold: float) -> float:
 def _rmse(y: Column, score: Column, threshold: float) -> float:  # noqa: ARG001
     errors = np.abs(y - score)
     largest = errors.max()
+    if largest == 0 or not np.isfinite(largest):
+        return float(largest)
     # The squares of small numbers are none.
-    return float(largest * np.sqrt(((errors / largest) ** 2).mean())) if largest > 0 else 0.0
+    return float(largest * np.sqrt(((errors / largest) ** 2).mean()))
 
 
 def _mae(y: Column, score: Column, threshold: float) -> float:  # noqa: ARG001
