@@ -423,6 +423,31 @@ def test_a_signal_to_all_processes_ends_workers_at_once_and_quietly(script, tmp_
     assert nothing_lives_in_group(process.pid)
 
 
+BLOCKED = """
+import os
+from pathlib import Path
+from wegl_dask.cluster import open_client
+from wegl_dask.spec import ClusterTable
+
+def mask():
+    # Of the process as it was started: what its main thread had before any of its code ran.
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return int(next(line.split()[1] for line in lines if line.startswith("SigBlk:")), 16)
+
+if __name__ == "__main__":
+    with open_client(ClusterTable(workers=2, memory_limit="600MB")) as client:
+        print(*client.run(mask).values())
+"""
+
+
+def test_the_first_workers_of_a_process_never_have_the_signals(script):
+    """As they start they would write a traceback each; what multiprocessing starts beside them gives signals back."""
+    output, errors = script(BLOCKED).communicate(timeout=120)
+    masks = [int(mask) for mask in output.split()]
+    assert len(masks) == 2, errors
+    assert all(mask >> (each - 1) & 1 for mask in masks for each in (signal.SIGINT, signal.SIGTERM))
+
+
 def test_what_a_killed_job_left_is_removed_by_the_next_and_that_of_a_running_one_is_not(script, tmp_path):
     scratch = tmp_path / "scratch"
     scratch.mkdir()

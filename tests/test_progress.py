@@ -102,6 +102,18 @@ def test_the_time_left_is_about_right_from_the_first_of_many_workers_on(clock, l
     assert min(foretold) > 0.5
 
 
+def test_the_time_that_workers_take_to_start_is_not_taken_for_that_of_a_part(clock, log):
+    with Progress("fit", 100, unit="fits", announced=True, stream=log, clock=clock) as progress:
+        assert log.getvalue() == "fit: 0 of 100 fits\n"
+        clock.now += 9
+        for _ in range(50):
+            progress.update(2, under_way=2)
+            clock.now += 1
+    lines = log.getvalue().splitlines()
+    # Two are finished at the ninth second, and two in every further one.
+    assert lines[1:3] == ["fit: 4 of 100 fits, 48 s left", "fit: 24 of 100 fits, 38 s left"]
+
+
 @pytest.mark.parametrize("stream", ["log", "terminal"])
 def test_a_brief_stage_is_shown_only_if_it_takes_ten_seconds(clock, request, stream):
     stream = request.getfixturevalue(stream)

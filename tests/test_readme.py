@@ -18,7 +18,9 @@ from click.testing import CliRunner
 from wegl_dask.cli import main
 from wegl_dask.errors import JobFileError, TooManyRejectedError, WeglError
 from wegl_dask.reading import read_embeddings
-from wegl_dask.spec import JobSpec, documented_keys, source_kinds
+from wegl_dask.sources import open_source
+from wegl_dask.sources.text_labels import MISSING
+from wegl_dask.spec import JobSpec, SmilesTable, documented_keys, source_kinds
 
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
@@ -174,6 +176,17 @@ def test_every_kind_of_source_has_a_table_that_can_be_read():
             spec = JobSpec.from_toml(f'{text}[output]\npath = "out"\n')
             kinds.append(spec.source.kind)
     assert sorted(kinds) == sorted(source_kinds())
+
+
+def test_the_texts_that_are_gaps_are_those_that_it_names(tmp_path):
+    (sentence,) = re.findall(r"In text files an empty field,([^;]*) are gaps", README.read_text(encoding="utf-8"))
+    assert {"", *re.findall("`(.*?)`", sentence)} == MISSING
+    for text, n_classes in (*((gap, 2) for gap in MISSING), ("N/A", 3)):
+        path = tmp_path / "m.csv"
+        path.write_text(f"smiles,y\nC,0\nCC,1\nCCC,{text}\n")
+        source = open_source(SmilesTable(kind="smiles", path=str(path), targets=["y"]), "auto")
+        plan = source.plan([source.scan(piece, 1000) for piece in source.pieces()])
+        assert len(plan.labels.class_names) == n_classes
 
 
 def test_the_tables_of_the_cluster_can_be_read():

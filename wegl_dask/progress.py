@@ -34,6 +34,8 @@ class Progress:
         What is counted.
     done : int, default 0
         Parts that were there before, from an earlier run; they count as done and are left out of the speed.
+    announced : bool, default False
+        Write a line to a log when the stage begins, since its first part may take many minutes.
     brief : bool, default False
         Show nothing of a stage that is over within 10 seconds, as where there are hundreds of them.
     stream : text file, optional
@@ -57,6 +59,7 @@ class Progress:
         *,
         unit: str = "parts",
         done: int = 0,
+        announced: bool = False,
         brief: bool = False,
         stream: TextIO | None = None,
         clock: Callable[[], float] = time.monotonic,
@@ -65,9 +68,11 @@ class Progress:
         self._total = total
         self._unit = unit
         self._already = done
+        self._announced = announced
         self._parts = 0
         self._rows = 0
         self._under_way = 0.0
+        self._first: float | None = None
         self._stream = sys.stderr if stream is None else stream
         self._clock = clock
         self._on_terminal = self._stream.isatty() and os.environ.get("TERM") != "dumb"
@@ -77,6 +82,8 @@ class Progress:
     def __enter__(self) -> Self:
         if self._on_terminal and self._shown_from == self._start:
             self._draw(0.0)
+        elif self._announced and self._already < self._total:
+            self._write(f"{self._stage}: {self._count()[0]}\n")
         return self
 
     def update(self, parts: int = 1, rows: int = 0, *, under_way: float = 0.0) -> None:
@@ -87,13 +94,14 @@ class Progress:
         parts, rows : int
             How many have been finished since the last call.
         under_way : float
-            Parts that others work on at the moment; for the time left each of them counts as half done, without which many
-            workers would seem to need as much longer at first as there are of them.
+            Parts that workers work on at the moment. The time left is reckoned from the first part that was finished
+            on, since workers may have had to start, and is not said before each has finished two.
         """
         self._parts += parts
         self._rows += rows
         self._under_way = under_way
         now = self._clock()
+        self._first = now if self._first is None else self._first
         if now < self._shown_from or now - self._last < (REDRAW_SECONDS if self._on_terminal else LOG_SECONDS):
             return
         self._last = now
@@ -131,8 +139,15 @@ class Progress:
         remaining = self._total - self._already - self._parts
         if not self._parts or not remaining:
             return []
-        half = min(self._under_way, remaining) / 2
-        return [f"{format_seconds(seconds / (self._parts + half) * (remaining - half))} left"]
+        counted_from, parts = self._start, float(self._parts)
+        if self._under_way and self._first is not None:
+            if self._parts < 2 * self._under_way:
+                return []
+            # When the first part was finished, the others that were begun with it were nearly so.
+            counted_from, parts = self._first, self._parts - self._under_way
+        if self._start + seconds <= counted_from:
+            return []
+        return [f"{format_seconds((self._start + seconds - counted_from) / parts * remaining)} left"]
 
     def _draw(self, seconds: float) -> None:
         state = ", ".join(self._state(seconds))

@@ -1,6 +1,7 @@
 """Dask's parts start and end without noise, and without being interrupted halfway."""
 
 import logging
+import multiprocessing.resource_tracker
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,6 +14,8 @@ def signals_held() -> Iterator[None]:
     A terminal and a batch system send them to the workers as well, which would die with a traceback and be started
     anew; they are stopped from here. The threads that start workers later inherit it.
     """
+    # A process that tidies up behind the others: the thread that starts it would have the signals again.
+    multiprocessing.resource_tracker.ensure_running()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
     try:
         yield

@@ -5,6 +5,7 @@ import pytest
 from sklearn.ensemble import RandomForestClassifier, RandomForestRegressor
 from sklearn.linear_model import Ridge
 from sklearn.model_selection import ParameterGrid
+from sklearn.neural_network._multilayer_perceptron import BaseMultilayerPerceptron
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.svm import SVC
@@ -392,3 +393,25 @@ def test_vectors_too_long_for_a_linear_svm_are_refused(most_graphs, make_problem
     with pytest.raises(WeglError, match=r"a linear SVM takes none above 1\.8e\+19: set projection\.standardize = true"):
         linear.shared(too_long)
     SupportVectorMachine("binary", 2, "rbf").shared(too_long)
+
+
+@pytest.mark.parametrize("kind", ["binary", "regression"])
+def test_a_fit_that_is_interrupted_is_none(kind, make_problem, monkeypatch):
+    """scikit-learn would hand on a perceptron that has seen a part of its epochs, with a warning."""
+    problem = make_problem(kind)
+    passes = []
+
+    def interrupted(self, *args, **kwargs):
+        passes.append(self)
+        if len(passes) > 3:
+            raise KeyboardInterrupt("stopped by SIGINT")
+        return backprop(self, *args, **kwargs)
+
+    backprop = BaseMultilayerPerceptron._backprop
+    monkeypatch.setattr(BaseMultilayerPerceptron, "_backprop", interrupted)
+    with pytest.raises(KeyboardInterrupt, match="stopped by SIGINT"):
+        fitted(learner_of("mlp", problem), problem, {"hidden_layer_sizes": (8,)})
+    passes.clear()
+    learner = learner_of("mlp", problem)
+    with pytest.raises(KeyboardInterrupt, match="stopped by SIGINT"):
+        learner.fit({"hidden_layer_sizes": (8,)}, problem.X[TRAIN], problem.Y[TRAIN, 0], 0)

@@ -19,6 +19,9 @@ HIDDEN_LAYERS = ((128,), (256,), (128, 64), (256, 128))
 EPOCHS = 200
 """Passes over the training part, scikit-learn's number, after which a fit ends as it is."""
 
+INTERRUPTED = "Training interrupted by user"
+"""How scikit-learn's warning begins."""
+
 PENALTIES = tuple(10.0**exponent for exponent in range(-2, 6))
 
 
@@ -40,7 +43,14 @@ class Perceptron(Learner):
         with warnings.catch_warnings():
             # The number of epochs is a part of what the candidate is.
             warnings.simplefilter("ignore", ConvergenceWarning)
-            return super()._fit(candidate, X, y, seed, held)
+            # scikit-learn takes Ctrl-C for the wish to end the fit here, and goes on with what it has.
+            warnings.filterwarnings("error", INTERRUPTED, UserWarning)
+            try:
+                return super()._fit(candidate, X, y, seed, held)
+            except UserWarning as warning:
+                if isinstance(warning.__context__, KeyboardInterrupt):
+                    raise warning.__context__ from None
+                raise
 
 
 class RidgeRegression(Learner):

@@ -81,7 +81,7 @@ class Workers:
         spread = _by_dask if self._on_dask else partial(_by_processes, self._n_jobs)
         arriving = spread(step, function, waiting, shared)
         at_once = sum(Client.current().nthreads().values()) if self._on_dask else self._n_jobs
-        with Progress(step, len(tasks), unit="fits", done=len(results)) as progress, closing(arriving):
+        with Progress(step, len(tasks), unit="fits", done=len(results), announced=True) as progress, closing(arriving):
             for number, result in arriving:
                 results[number] = result
                 if self._kept is not None:
