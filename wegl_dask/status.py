@@ -102,6 +102,8 @@ class RunStatus:
         Size of the embeddings so far.
     is_refused : bool
         Whether more rows were rejected than the job allows: it stops again unless more are allowed.
+    is_append : bool
+        Whether the job itself is done, and rows were appended to it since, or are to be.
     trainings : tuple of TrainingStatus
         Of the models of which there is anything, in the order of their names.
     """
@@ -114,6 +116,7 @@ class RunStatus:
     rejected: Mapping[str, int]
     n_bytes: int
     is_refused: bool
+    is_append: bool
     trainings: tuple[TrainingStatus, ...]
 
 
@@ -146,6 +149,7 @@ def read_status(folder: RunFolder) -> RunStatus:
         rejected=dict(reasons.most_common()),
         n_bytes=sum(file.n_bytes for record in records for file in record.files if file.folder == "data"),
         is_refused=n_rows is not None and reasons.total() > _allowed_fraction(job) * n_rows,
+        is_append=_is_append(records),
         trainings=tuple(_trainings(folder)),
     )
 
@@ -188,6 +192,13 @@ def _planned_rows(records: Sequence[PartRecord]) -> dict[int, int] | None:
         for unit in SourcePlan.from_json(plan.extra["plan"]).units
         for cut in unit.cuts
     }
+
+
+def _is_append(records: Sequence[PartRecord]) -> bool:
+    plans = [record for record in records if record.stage == "plan"]
+    own = _planned_rows([plan for plan in plans if plan.index == 0])
+    embedded = {record.index for record in records if record.stage == "embed"}
+    return len(plans) > 1 and own is not None and own.keys() <= embedded
 
 
 def _stage(name: str, records: Sequence[PartRecord], planned: Mapping[int, int] | None) -> StageStatus | None:

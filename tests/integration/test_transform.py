@@ -11,9 +11,11 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import tomli_w
+from click.testing import CliRunner
 
 from wegl_dask import WEGL, GraphSchema, appending, read_embeddings
 from wegl_dask.appending import append_job, append_spec
+from wegl_dask.cli import main
 from wegl_dask.errors import JobFileError, SourceError, TooManyRejectedError, WeglError
 from wegl_dask.molecules import graphs_from_smiles
 from wegl_dask.storage import RunFolder
@@ -476,6 +478,7 @@ def test_an_append_that_was_killed_goes_on(
         with pytest.raises(KilledError):
             append(tmp_path / "out")
     assert not (tmp_path / "out" / "_SUCCESS").exists()
+    assert "append again" in CliRunner().invoke(main, ["status", str(tmp_path / "out")]).stdout
     append(tmp_path / "out")
     for subfolder in ("data", "graphs", "rejected", "model"):
         assert contents(tmp_path / "out", subfolder) == contents(tmp_path / "other", subfolder)

@@ -25,7 +25,7 @@ def status(out: str) -> None:
     found = read_status(RunFolder(out))
     advice = ""
     if found.state == "stopped":
-        advice = "; run the job again to go on"
+        advice = f"; {_going_on(found)} to go on"
         if found.is_refused:
             advice = (
                 "; it has more rejects than source.max_rejected_fraction allows: see what they are, below, and run it again "
@@ -55,6 +55,13 @@ def status(out: str) -> None:
         click.echo(f"train {training.model}: {_state(training)}{advice}")
 
 
+def _going_on(found: "RunStatus") -> str:
+    """Say what makes what is missing."""
+    return (
+        f"append again, by  wegl-dask append {found.location}  as before," if found.is_append else "run the job again"
+    )
+
+
 def _state(found: "RunStatus | TrainingStatus") -> str:
     """Name the state, and who is at it if anybody is."""
     return f"{found.state} ({found.holder})" if found.holder else found.state
@@ -73,6 +80,7 @@ def verify(out: str, *, deep: bool) -> None:
 
     Every problem is a line of output, and the exit code is 1 if there is any.
     """
+    from wegl_dask.status import read_status  # noqa: PLC0415
     from wegl_dask.storage import RunFolder  # noqa: PLC0415
     from wegl_dask.verify import verify_run  # noqa: PLC0415
 
@@ -82,8 +90,10 @@ def verify(out: str, *, deep: bool) -> None:
         click.echo(str(problem))
     if problems:
         count = f"{len(problems)} problems" if len(problems) > 1 else "a problem"
+        found = read_status(folder)
+        how = _going_on(found) if found.state == "stopped" else "run the job again"
         raise WeglError(
-            f"{folder.location()} has {count}: run the job again, which makes anew what is missing or damaged. A part with "
+            f"{folder.location()} has {count}: {how}, which makes anew what is missing or damaged. A part with "
             "wrong rows, whose bytes are as they were written, is not made anew before it is removed"
         )
     if deep and not folder.keeps_graphs():

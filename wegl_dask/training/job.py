@@ -58,7 +58,9 @@ def train(run: RunFolder, table: TrainTable, cluster: ClusterTable, *, seed: int
     started = time.perf_counter()
     fitted_to = _fitted_to(run.job())
     if not run.has_succeeded():
-        raise WeglError(f"the run in {run.location()} has not finished, or is being appended to: run the job again")
+        raise WeglError(
+            f"the run in {run.location()} has not finished, or is being appended to: run the job again, or append"
+        )
     data = data_fingerprint(run)
     problem = Problem.of(read_embeddings(run.url, COLUMNS, storage_options=run.storage_options))
     protocol = table.protocol or default_protocol(problem)
