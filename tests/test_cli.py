@@ -547,3 +547,31 @@ def test_a_job_file_of_a_transform_or_an_append_may_begin_with_a_byte_order_mark
     job.write_text('name = "a"\n', encoding="utf-8-sig")
     assert models._text(str(job)) == 'name = "a"\n'
     assert models._read(str(job)) == {"name": "a"}
+
+
+def test_what_a_terminal_has_no_character_for_is_a_question_mark(tmp_path):
+    path = tmp_path / "m.csv"
+    path.write_text("smiles\nC\nC1\n")
+    job = tmp_path / "job.toml"
+    job.write_text(f'[source]\nkind = "smiles"\npath = "{path}"\n[output]\npath = "{tmp_path / "Ł"}"\n')
+    environment = os.environ | {"PYTHONIOENCODING": "latin-1:strict", "PYTHONPATH": str(Path(__file__).parents[1])}
+    command = [sys.executable, "-m", "wegl_dask", "check", str(job)]
+    done = subprocess.run(command, env=environment, capture_output=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert f"output: {tmp_path}/?: ".encode("latin-1") in done.stdout
+
+
+def test_neighbours_are_written_over_files_alone(embedded_run, tmp_path):
+    run = embedded_run("mutag")
+    os.mkfifo(tmp_path / "pipe")
+    target, link = tmp_path / "target", tmp_path / "link"
+    target.write_text("old")
+    link.symlink_to(target)
+    command = ["neighbours", run, "--graph-id", "g0", "-o"]
+    refused = CliRunner().invoke(main, [*command, str(tmp_path / "pipe")])
+    assert refused.exit_code == 2
+    assert "it is no file" in refused.stderr
+    assert (tmp_path / "pipe").is_fifo()
+    assert CliRunner().invoke(main, [*command, str(link)]).exit_code == 0
+    assert link.is_symlink()
+    assert pq.read_table(target).num_rows > 0

@@ -1,3 +1,4 @@
+import errno
 import os
 import random
 import signal
@@ -225,7 +226,21 @@ def test_a_dashboard_without_bokeh_is_refused_with_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "bokeh", None)
     with (
         pytest.raises(MissingDependencyError, match=r"bokeh is needed here .*wegl-dask\[cluster\]"),
-        open_client(local(dashboard_address="127.0.0.1:0")),
+        open_client(local(dashboard_address="127.0.0.1:8787")),
+    ):
+        pass
+    # In job files of earlier versions, which had it by default.
+    assert not local_client.has_dashboard(local(dashboard_address="127.0.0.1:0"))
+
+
+def test_where_there_is_no_place_for_temporary_files_it_says_what_to_set(monkeypatch):
+    def nowhere():
+        raise FileNotFoundError(errno.ENOENT, "No usable temporary directory found in ['/tmp']")
+
+    monkeypatch.setattr(tempfile, "gettempdir", nowhere)
+    with (
+        pytest.raises(JobFileError, match=r"No usable temporary directory .*; set cluster\.local_directory"),
+        open_client(local()),
     ):
         pass
 

@@ -38,7 +38,6 @@ UNUSUAL = {
     "linear": "C#N.C=C=C.[C-]#[O+]",
     "peptide": "NCC(=O)" * 75 + "O",
     "cage": "C12C3C4C1C5C2C3C45",
-    "reaction-like name": "CCO this is a name",
     "heaviest": "[Og]",
     "atom maps": "[CH3:1][13CH2:2][O-:300]",
     "query": "CC(=O)O |$;;Q_e;$|",
@@ -328,3 +327,16 @@ def test_without_rdkit_the_error_says_how_to_install_it(monkeypatch):
     molecules._rdkit.cache_clear()
     with pytest.raises(MissingDependencyError, match=r"rdkit is needed .* pip install 'wegl-dask\[molecules\]'"):
         graphs_from_smiles(["C"])
+
+
+@pytest.mark.parametrize("smiles", ["CCO CCN", "CCCCCC\nCCCCCC", "CCO\tname", "C\rC"])
+def test_smiles_with_white_space_in_them_are_rejected_and_not_cut_off(smiles):
+    graphs, rejected = graphs_from_smiles([smiles, f" {smiles.split()[0]} "])
+    assert graphs.n_graphs == 1
+    assert "has white space in it, after which nothing would be read" in rejected[0]
+
+
+def test_extensions_of_a_cxsmiles_may_follow_white_space():
+    graphs, rejected = graphs_from_smiles(["C[C@H](O)F |o1:1|", "C[C@H](O)F |o1:1| a name"])
+    assert graphs.node_counts.tolist() == [4, 4]
+    assert rejected == {}

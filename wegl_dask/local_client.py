@@ -6,7 +6,6 @@ import multiprocessing
 import os
 import signal
 import socket
-import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
@@ -42,6 +41,8 @@ RESTART_SECONDS = 60
 """Without a worker, after which none is expected any more in the place of those that died."""
 
 CLOSE_SECONDS = 10
+
+ANY_PORT = "127.0.0.1:0"
 
 
 @contextmanager
@@ -126,13 +127,16 @@ def has_dashboard(table: ClusterTable) -> bool:
     if table.dashboard_address is None:
         return False
     if importlib.util.find_spec("bokeh") is None:
+        # What earlier versions wrote into every job file that was run: nobody asked for it.
+        if table.dashboard_address == ANY_PORT:
+            return False
         raise MissingDependencyError.for_extra("bokeh", "cluster")
     return True
 
 
 def dashboard_options(table: ClusterTable) -> dict[str, Any]:
     """Options of the scheduler. Without a dashboard a port is opened all the same, for metrics: any free one will do."""
-    return {"dashboard": has_dashboard(table), "dashboard_address": table.dashboard_address or "127.0.0.1:0"}
+    return {"dashboard": has_dashboard(table), "dashboard_address": table.dashboard_address or ANY_PORT}
 
 
 def _check_dashboard_address(address: str) -> None:
@@ -197,7 +201,7 @@ def _spill_folder(parent: str | None) -> Iterator[str]:
             folder = stack.enter_context(scratch_folder(parent))
         except OSError as error:
             raise JobFileError(
-                f"cannot make a folder for spilling in {parent or tempfile.gettempdir()}: {error.strerror}; set "
-                "cluster.local_directory to a folder that can be written to"
+                f"cannot make a folder for spilling in {parent or 'the system folder for temporary files'}: "
+                f"{error.strerror or error}; set cluster.local_directory to a folder that can be written to"
             ) from error
         yield folder

@@ -269,6 +269,9 @@ def _parse_smiles(smiles: Any) -> Any:
     if not smiles.isascii() or "\0" in smiles:
         found = next(character for character in smiles if character == "\0" or not character.isascii())
         return f"the SMILES {_shown(smiles)} contains {found!a}; it may hold ASCII characters alone"
+    # RDKit takes what follows white space for a name, unless it is the extensions of a CXSMILES.
+    if any(not rest.startswith("|") for rest in smiles.split(maxsplit=1)[1:]):
+        return f"the SMILES {_shown(smiles)} has white space in it, after which nothing would be read"
     molecule = _made(chem.MolFromSmiles, smiles)
     if molecule is None:
         unchecked = _made(chem.MolFromSmiles, smiles, sanitize=False)

@@ -4,13 +4,16 @@ import os
 import signal
 import subprocess
 import sys
+import time
 import warnings
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from sklearn.utils.multiclass import check_classification_targets
 
+from wegl_dask.errors import WeglError
 from wegl_dask.training import spreading
 
 COMMAND = """
@@ -94,3 +97,14 @@ def test_a_fit_does_not_warn_of_many_classes_and_does_of_all_else():
     spreading._on_one_core(check_classification_targets, np.arange(30))
     with pytest.warns(UserWarning, match="another"):
         spreading._on_one_core(lambda text: warnings.warn(text, stacklevel=1), "another")
+
+
+def test_a_step_that_fails_between_two_fits_says_no_more_than_why():
+    def full(*_):
+        raise WeglError("the disk is full")
+
+    workers = spreading.Workers(2, kept=SimpleNamespace(find=lambda *_: {}, add=full))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(WeglError, match="the disk is full"):
+            workers.map("fit", time.sleep, [0.2] * 20, ())

@@ -2,6 +2,7 @@
 
 import atexit
 import gc
+import io
 import logging
 import os
 import signal
@@ -128,6 +129,9 @@ def main(*, debug: bool) -> None:
 
     Exit codes: 0 done, 1 failed, 2 usage or job file, 3 too many rows rejected, 130 stopped by Ctrl-C, 143 terminated.
     """
+    # What the encoding of the terminal has no character for becomes a question mark.
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
+        sys.stdout.reconfigure(errors="replace")
     if not debug:
         # Workers write what they log to the terminal, with a traceback for each failed attempt; this is for them.
         os.environ.setdefault("DASK_LOGGING__DISTRIBUTED", "critical")

@@ -51,9 +51,12 @@ def neighbours(out: str, graph_ids: tuple[str, ...], *, every: bool, output: str
 
     if every == bool(graph_ids):
         raise JobFileError("give --graph-id, once or several times, or --all")
-    target = None if output is None else Path(output)
+    # A link stays; the file that it leads to is written.
+    target = None if output is None else Path(output).resolve()
     if target is not None and not target.parent.is_dir():
         raise JobFileError(f"{output} cannot be written: there is no folder {target.parent}")
+    if target is not None and target.exists() and not target.is_file():
+        raise JobFileError(f"{output} cannot be written: it is no file, and a new file would take its place")
     found = find_neighbours(out, None if every else graph_ids, **options)
     if not every:
         _note_repeated_ids(found)

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from pydantic import BaseModel, ConfigDict, FiniteFloat, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError, model_validator
 
 from wegl_dask.errors import WeglError
 from wegl_dask.folders import resources_told_apart
@@ -97,7 +97,8 @@ class _Metrics(BaseModel):
     class_names: list[str]
     task_names: list[str]
     results: dict[str, dict[str, _Summary]]
-    results_by_task: dict[str, dict[str, dict[str, _Summary]]]
+    # Of one label there is none, and trainings of earlier versions have no such key.
+    results_by_task: dict[str, dict[str, dict[str, _Summary]]] = Field(default_factory=dict)
     repeats: Literal["seed", "fold"]
     notes: list[str]
     threshold: FiniteFloat
@@ -196,7 +197,7 @@ def _results(model: TrainedModel) -> Iterator[tuple[str, list[float], list[float
         Y, scores = model.Y[rows], model.scores[rows]
         where = f"{metrics['repeats']} {place}, {result!r}"
         yield where, *_again(metrics, Y, scores, results[result], place)
-        for i, (task, of_task) in enumerate(metrics["results_by_task"].items()):
+        for i, (task, of_task) in enumerate(metrics.get("results_by_task", {}).items()):
             yield f"{where}, {task!r}", *_again(metrics, Y[:, [i]], scores[:, [i]], of_task[result], place)
 
 

@@ -119,7 +119,9 @@ def _by_processes(
                 # In batches, results of short fits would wait for one another.
                 arriving = joblib.Parallel(return_as="generator_unordered", batch_size=1)(calls)
                 after.callback(_cut_off, arriving)
-            yield from arriving
+            # Delegated to, it would be closed with this generator, and warn.
+            for each in arriving:  # noqa: UP028
+                yield each
         except TerminatedWorkerError as error:
             raise WeglError(
                 f"{step}: a process that fitted died, for want of memory perhaps: lower cluster.workers, and train again"
