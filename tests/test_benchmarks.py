@@ -48,7 +48,7 @@ def texts(value):
 
 
 def test_every_result_names_its_command_and_what_it_was_run_on():
-    for path in sorted((FOLDER / "results").glob("*.json")):
+    for path in sorted((FOLDER / "results").rglob("*.json")):
         result = json.loads(path.read_text(encoding="utf-8"))
         assert result["command"].startswith(f"python jobs/benchmarks/{path.stem}.py"), path
         assert not any(word.startswith("/") for text in texts(result) for word in text.split()), path
@@ -62,6 +62,11 @@ def test_the_readme_of_the_package_states_what_was_measured():
     for name, ratio in kept["molhiv"]["times_slower_than_wegl_dask"].items():
         seconds = median(kept["molhiv"]["sides"][name]["seconds"])
         assert f"| {seconds:.1f} | {ratio:.1f} |".replace("| 1.0 |", "| 1 |") in section, name
+    other = json.loads((FOLDER / "results" / "xeon" / "molhiv.json").read_text(encoding="utf-8"))
+    seconds = median(other["sides"]["wegl-dask"]["seconds"])
+    ratios = other["times_slower_than_wegl_dask"]
+    assert f"takes {seconds:.1f} s" in section
+    assert f"the others {ratios['baseline.py']:.1f} and {ratios['published']:.1f} times" in section
     one, many = kept["scale"]["sizes"]["1 copies"], kept["scale"]["sizes"]["25 copies"]
     assert f"{many['graphs']:,} graphs, 25 copies of it, take {many['seconds']:.0f} s" in section
     assert f"has {many['worker_peak_mb']:.0f} MB, and {one['worker_peak_mb']:.0f} MB with one copy" in section

@@ -184,13 +184,13 @@ TABLES: dict[str, Callable[[Result], Rows]] = {
 
 
 def render(folder: Path = FOLDER / "results") -> str:
-    """Render all results that are there as Markdown."""
+    """Render all results that are there as Markdown, those in a subfolder as of the machine that it is called after."""
     lines: list[str] = []
     for name, rows in TABLES.items():
-        path = folder / f"{name}.json"
-        if path.exists():
+        for path in sorted(folder.rglob(f"{name}.json"), key=lambda path: len(path.parts)):
             result = json.loads(path.read_text(encoding="utf-8"))
-            lines += [f"### {name}", "", f"`{result['command']}`", ""]
+            machine = "" if path.parent == folder else f", {path.parent.name}"
+            lines += [f"### {name}{machine}", "", f"`{result['command']}`", ""]
             header = True
             for row in rows(result):
                 lines.append(f"| {' | '.join(row)} |" if row else "")
