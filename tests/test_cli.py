@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from wegl_dask import checking, planning
 from wegl_dask.checksums import sealed
 from wegl_dask.cli import main, models
 from wegl_dask.cli.jobs import cluster_overrides
+from wegl_dask.cli.stopping import Stopped
 from wegl_dask.errors import MissingDependencyError, WeglError
 from wegl_dask.records import json_bytes
 from wegl_dask.spec import JobSpec, documented_keys, read_job
@@ -575,3 +577,18 @@ def test_neighbours_are_written_over_files_alone(embedded_run, tmp_path):
     assert CliRunner().invoke(main, [*command, str(link)]).exit_code == 0
     assert link.is_symlink()
     assert pq.read_table(target).num_rows > 0
+
+
+def test_a_stop_in_the_middle_of_a_lock_is_a_stop(monkeypatch, tmp_path):
+    def stopped_as_it_lets_go(*_args, **_options):
+        lock = threading.Condition()
+        with lock:
+            lock.release()
+            raise Stopped(signal.SIGTERM, "What was finished stays valid")
+
+    monkeypatch.setattr(checking, "check_job", stopped_as_it_lets_go)
+    job = tmp_path / "job.toml"
+    job.write_text('[source]\nkind = "smiles"\npath = "m.csv"\n[output]\npath = "out"\n')
+    result = CliRunner().invoke(main, ["check", str(job)])
+    assert result.exit_code == 128 + signal.SIGTERM
+    assert result.stderr == "\nwegl-dask: stopped by SIGTERM. What was finished stays valid\n"

@@ -377,6 +377,11 @@ if __name__ == "__main__":
         main()
     except KeyboardInterrupt:
         sys.exit("stopped")
+    except RuntimeError as error:
+        # Python's own `Condition.wait`, interrupted as it lets go of its lock, finds it not locked.
+        if not isinstance(error.__context__, KeyboardInterrupt):
+            raise
+        sys.exit("stopped")
 """
 
 

@@ -58,6 +58,9 @@ class _Group(click.Group):
         except WeglError as error:
             _report(ctx, _with_notes(error), error.exit_code, table=error.table)
         except (MemoryError, RuntimeError) as error:
+            # Python's own `Condition.wait`, stopped as it lets go of its lock, says that it is not locked.
+            if isinstance(error.__context__, Stopped):
+                _report(ctx, _with_notes(error.__context__), error.__context__.exit_code, before="\n")
             if not (isinstance(error, MemoryError) or NO_THREAD in str(error)):
                 raise
             what = "memory" if isinstance(error, MemoryError) else "threads or processes"
