@@ -198,10 +198,10 @@ if __name__ == "__main__":
             counts.append(open_files())
             worker_counts += client.run(lambda: len(os.listdir("/proc/self/fd"))).values()
         print(counts, worker_counts, len(client.futures), client.run(lambda dask_worker: len(dask_worker.data)))
-        # Dask keeps some connections for later; a leak makes more of them in every round.
+        # Dask keeps some connections for later, of which it may open another in any round; a leak makes more in every one.
         assert n_failed == 6
         for kind in (*zip(*counts), worker_counts):
-            assert min(kind[3:]) <= max(kind[1:3]), kind
+            assert len(set(kind[2:])) <= 2, kind
         assert not client.futures
 """
 
