@@ -16,6 +16,7 @@ from wegl_dask.given_model import GivenModel
 from wegl_dask.graphs import UsedAttributes
 from wegl_dask.known_rows import KnownRows
 from wegl_dask.molecules import rdkit_version
+from wegl_dask.progress import shortened
 from wegl_dask.records import PartRecord
 from wegl_dask.run import Run
 from wegl_dask.sources import open_source
@@ -233,7 +234,7 @@ def ingest(
         for number, unit in enumerate(plan.units):
             missing = tuple(cut.shard for cut in unit.cuts if cut.shard not in records)
             if missing:
-                descriptors.append(tasks.IngestTask(number, tasks.shortened(unit.piece), missing))
+                descriptors.append(tasks.IngestTask(number, shortened(unit.piece, tasks.LONGEST_NAME), missing))
         records |= run.make(
             "ingest",
             partial(

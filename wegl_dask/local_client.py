@@ -2,7 +2,7 @@
 
 import asyncio
 import importlib.util
-import multiprocessing
+import multiprocessing.resource_tracker
 import os
 import signal
 import socket
@@ -66,6 +66,8 @@ def local_client(table: ClusterTable) -> Iterator[Client]:
             "distributed.worker.preload": [*dask.config.get("distributed.worker.preload"), *PRELOADED],
             **{f"distributed.nanny.pre-spawn-environ.{name}": value for name, value in WORKER_ENVIRONMENT.items()},
         }
+        # Which would give the thread that starts the workers the signals back.
+        multiprocessing.resource_tracker.ensure_running()
         with signals_held(), dask.config.set(settings):
             cluster = _start_cluster(table, n_workers, memory)
             client = Client(cluster)

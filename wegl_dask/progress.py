@@ -72,7 +72,7 @@ class Progress:
         self._parts = 0
         self._rows = 0
         self._under_way = 0.0
-        self._first: float | None = None
+        self._first = 0.0
         self._stream = sys.stderr if stream is None else stream
         self._clock = clock
         self._on_terminal = self._stream.isatty() and os.environ.get("TERM") != "dumb"
@@ -80,7 +80,9 @@ class Progress:
         self._shown_from = self._start + LOG_SECONDS if brief else self._start
 
     def __enter__(self) -> Self:
-        if self._on_terminal and self._shown_from == self._start:
+        if self._start < self._shown_from:
+            return self
+        if self._on_terminal:
             self._draw(0.0)
         elif self._announced and self._already < self._total:
             self._write(f"{self._stage}: {self._count()[0]}\n")
@@ -97,11 +99,11 @@ class Progress:
             Parts that workers work on at the moment. The time left is reckoned from the first part that was finished
             on, since workers may have had to start, and is not said before each has finished two.
         """
+        now = self._clock()
+        self._first = self._first if self._parts else now - self._start
         self._parts += parts
         self._rows += rows
         self._under_way = under_way
-        now = self._clock()
-        self._first = now if self._first is None else self._first
         if now < self._shown_from or now - self._last < (REDRAW_SECONDS if self._on_terminal else LOG_SECONDS):
             return
         self._last = now
@@ -139,15 +141,13 @@ class Progress:
         remaining = self._total - self._already - self._parts
         if not self._parts or not remaining:
             return []
-        counted_from, parts = self._start, float(self._parts)
-        if self._under_way and self._first is not None:
-            if self._parts < 2 * self._under_way:
+        parts = float(self._parts)
+        if self._under_way:
+            if parts < 2 * self._under_way or seconds <= self._first:
                 return []
             # When the first part was finished, the others that were begun with it were nearly so.
-            counted_from, parts = self._first, self._parts - self._under_way
-        if self._start + seconds <= counted_from:
-            return []
-        return [f"{format_seconds((self._start + seconds - counted_from) / parts * remaining)} left"]
+            seconds, parts = seconds - self._first, parts - self._under_way
+        return [f"{format_seconds(seconds / parts * remaining)} left"]
 
     def _draw(self, seconds: float) -> None:
         state = ", ".join(self._state(seconds))
@@ -182,6 +182,17 @@ def counted(number: int, noun: str) -> str:
     ('1 pair', '1,200 pairs')
     """
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def shortened(text: str, most: int) -> str:
+    """Cut a text to `most` characters, the last of which say so.
+
+    Examples
+    --------
+    >>> shortened("hexane", 6), shortened("hexanol", 6)
+    ('hexane', 'hex...')
+    """
+    return text if len(text) <= most else f"{text[: most - 3]}..."
 
 
 def format_seconds(seconds: float) -> str:

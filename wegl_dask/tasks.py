@@ -25,6 +25,7 @@ from wegl_dask.graphs import GraphBatch, UsedAttributes
 from wegl_dask.kernels import Device
 from wegl_dask.known_rows import KnownRows, row_ranges
 from wegl_dask.model_files import MODEL_JSON
+from wegl_dask.progress import shortened
 from wegl_dask.records import part_path, record_path
 from wegl_dask.saved_model import Model
 from wegl_dask.shards import ROW_COLUMNS, Shard, ingest_shard, read_shard, write_shard
@@ -49,7 +50,7 @@ class ScanTask:
         return (self.index,)
 
     def __str__(self) -> str:
-        return shortened(self.piece)
+        return shortened(self.piece, LONGEST_NAME)
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,7 @@ class IngestTask:
     ----------
     unit : int
     piece : str
-        What the unit is a part of, `shortened`, for messages.
+        What the unit is a part of, cut to `LONGEST_NAME`, for messages.
     indices : tuple of int
         Of the shards.
     """
@@ -107,11 +108,6 @@ class ShardTask:
 
     def __str__(self) -> str:
         return f"shard {self.index}"
-
-
-def shortened(piece: str) -> str:
-    """Shorten what names a piece of a source for messages."""
-    return piece if len(piece) <= LONGEST_NAME else f"{piece[: LONGEST_NAME - 3]}..."
 
 
 def scan_piece(folder: RunFolder, source: Source, nodes_per_shard: int, task: ScanTask) -> int:

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from wegl_dask.progress import counted, format_bytes, format_seconds
+from wegl_dask.progress import counted, format_bytes, format_seconds, shortened
 from wegl_dask.spec import JobSpec
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def print_finding(spec: JobSpec, finding: "Finding") -> None:
     say(f"{spec.name}: the job can be run")
     pieces = finding.pieces
     more = f", and {len(pieces) - 1} more" if len(pieces) > 1 else ""
-    say(f"source: {spec.source.kind}, about {finding.estimated_nodes:,} nodes; {_shortened(pieces[0])}{more}")
+    say(f"source: {spec.source.kind}, about {finding.estimated_nodes:,} nodes; {shortened(pieces[0], 100)}{more}")
     if finding.plan is None:
         opened = f"; {finding.opened} of {counted(len(pieces), 'file')} opened" if finding.opened else ""
         say(f"  too large to be read through here{opened}")
@@ -74,9 +74,9 @@ def _plan_lines(plan: "SourcePlan") -> list[str]:
     cuts = [cut for unit in plan.units for cut in unit.cuts]
     kind, labels, schema = plan.labels.kind, plan.labels, plan.schema
     if kind == "class":
-        what = f"{len(labels.class_names)} classes ({_shortened(', '.join(labels.class_names))})"
+        what = f"{len(labels.class_names)} classes ({shortened(', '.join(labels.class_names), 100)})"
     elif kind == "tasks":
-        what = f"{counted(len(labels.task_names), 'task')} ({_shortened(', '.join(labels.task_names))})"
+        what = f"{counted(len(labels.task_names), 'task')} ({shortened(', '.join(labels.task_names), 100)})"
     else:
         what = _LABELS[kind]
     lines = [
@@ -86,7 +86,3 @@ def _plan_lines(plan: "SourcePlan") -> list[str]:
         f"edges: categories {list(schema.edge_category_counts)}, {counted(schema.edge_attribute_width, 'attribute')}",
     ]
     return [*lines, f"passed through: {', '.join(plan.extra_columns)}"] if plan.extra_columns else lines
-
-
-def _shortened(text: str) -> str:
-    return text if len(text) <= 100 else f"{text[:97]}..."

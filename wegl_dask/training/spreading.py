@@ -23,6 +23,7 @@ from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 from wegl_dask.cluster import open_client
 from wegl_dask.errors import MORE_MEMORY, WeglError
 from wegl_dask.progress import Progress
+from wegl_dask.quiet import signals_held
 from wegl_dask.spec import ClusterTable
 from wegl_dask.training.kept_scores import Keepable, KeptScores
 
@@ -168,11 +169,8 @@ def _children_without_interrupts() -> Iterator[None]:
     # Two processes that tidy up behind the others: to start them unblocks it.
     multiprocessing.resource_tracker.ensure_running()
     loky_resource_tracker.ensure_running()
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
+    with signals_held(signal.SIGINT):
         yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _serve(parent: int) -> None:
