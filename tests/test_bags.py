@@ -145,11 +145,21 @@ def test_a_consumer_that_stops_cancels_what_is_under_way(dask_client, wait_until
 
 
 def test_a_worker_that_joins_with_other_versions_stops_the_stage_with_a_table(dask_client, monkeypatch):
-    monkeypatch.setattr(bags, "versions_digest", lambda: "of other versions")
-    monkeypatch.setattr(bags, "own_versions", lambda: {**own_versions(), "numpy": "2.0.0"})
+    monkeypatch.setattr(bags, "versions_digest", lambda _: "of other versions")
+    monkeypatch.setattr(bags, "own_versions", lambda _: {**own_versions(), "numpy": "2.0.0"})
     with pytest.raises(WeglError, match="do not run what this client runs") as caught:
         list(run_stage(dask_client, "square", abs, range(3), retries=0))
     assert re.search(r"\| numpy +\| 2\.0\.0 +\| 2\.0\.0 +\| 2\.", caught.value.table)
+
+
+def test_a_worker_that_joins_with_another_version_of_what_the_job_needs_stops_the_stage(dask_client, monkeypatch):
+    pytest.importorskip("rdkit")
+    assert len(list(run_stage(dask_client, "square", abs, range(3), retries=0, packages=("rdkit",)))) == 3
+    monkeypatch.setattr(bags, "versions_digest", lambda packages: f"of another {packages[0]}")
+    monkeypatch.setattr(bags, "own_versions", lambda packages: {**own_versions(packages), packages[0]: "2019.03.1"})
+    with pytest.raises(WeglError, match="do not run what this client runs") as caught:
+        list(run_stage(dask_client, "square", abs, range(3), retries=0, packages=("rdkit",)))
+    assert re.search(r"\| rdkit +\| 2019\.03\.1 +\| 2019\.03\.1 +\| 2", caught.value.table)
 
 
 def test_a_worker_that_joins_without_the_package_stops_the_stage(dask_client):

@@ -1,6 +1,6 @@
 import pytest
 
-from wegl_dask.worker_checks import VersionsError, check_versions, warn_of_threads
+from wegl_dask.worker_checks import VersionsError, check_versions, own_versions, version_reporter, warn_of_threads
 
 
 def test_workers_that_use_several_threads_are_reported(caplog):
@@ -45,6 +45,21 @@ def test_the_scheduler_needs_what_computes_in_any_version_and_what_it_understand
     with pytest.raises(VersionsError) as caught:
         check_versions("tcp://here:1", CLIENT, scheduler, {"a": dict(CLIENT)})
     assert [row[2] for row in cells(caught.value)] == ["scheduler", "3.12", "not installed"]
+
+
+def test_the_scheduler_needs_nothing_of_what_one_job_needs():
+    job = {"rdkit": "2025.03.6"}
+    check_versions("tcp://here:1", CLIENT | job, CLIENT | {"rdkit": "not installed"}, {"a": CLIENT | job})
+    for worker in ("not installed", "2024.09.1"):
+        with pytest.raises(VersionsError) as caught:
+            check_versions("tcp://here:1", CLIENT | job, CLIENT | job, {"a": CLIENT | {"rdkit": worker}})
+        assert cells(caught.value)[1:] == [["rdkit", "2025.03.6", "2025.03.6", f"{worker} (1 of 1)"]]
+
+
+def test_rdkit_reports_the_version_that_it_says_itself():
+    rdkit = pytest.importorskip("rdkit.rdBase")
+    assert version_reporter(("rdkit",))()["rdkit"] == rdkit.rdkitVersion
+    assert own_versions(("networkx", "no-such-package"))["no-such-package"] == "not installed"
 
 
 def test_where_the_package_is_not_installed_the_message_says_how_to_bring_it_there():

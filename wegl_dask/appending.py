@@ -26,6 +26,8 @@ from wegl_dask.pipeline import RunSummary, embed, finish, finished_before, is_co
 from wegl_dask.progress import Progress, counted
 from wegl_dask.records import PartRecord, part_path
 from wegl_dask.run import Run
+from wegl_dask.scheduler_client import require_packages
+from wegl_dask.sources import reading_packages
 from wegl_dask.sources.base import SourcePlan, Unit, fingerprint
 from wegl_dask.spec import JobSpec
 from wegl_dask.storage import RunFolder
@@ -101,6 +103,7 @@ def append_job(
         fault, and else goes on when it is appended to again.
     """
     require_device(client, spec.cluster.device)
+    require_packages(client, reading_packages(spec.source))
     folder = RunFolder(spec.output.path)
     with folder.lock() as lock:
         folder.claim(folder.job_toml())

@@ -58,6 +58,7 @@ def run_stage(
     *,
     retries: int,
     beside: Future | None = None,
+    packages: tuple[str, ...] = (),
 ) -> Iterator[tuple[Descriptor, Outcome]]:
     """Apply `function` to every descriptor on the cluster.
 
@@ -77,6 +78,8 @@ def run_stage(
     beside : Future, optional
         A result on the cluster. The descriptors are done where it is, and anywhere if it is not there yet; should it be
         lost meanwhile, it is made again first.
+    packages : tuple of str, optional
+        What the results follow from beyond the packages that matter to any job.
 
     Yields
     ------
@@ -91,7 +94,7 @@ def run_stage(
         with other versions of the packages that matter, at once; or a `StageError` that lists what failed when everything
         else was done.
     """
-    attempt = partial(_attempt, function, versions_digest())
+    attempt = partial(_attempt, function, versions_digest(packages), packages)
     waiting: dict[str, tuple[Future, Descriptor]] = {}
     failures: list[tuple[Descriptor, BaseException]] = []
     completed = as_completed(loop=client.loop)
@@ -115,7 +118,7 @@ def run_stage(
                     case WeglError() as error:
                         raise error
                     case OtherVersions() as other:
-                        ours = own_versions()
+                        ours = own_versions(packages)
                         check_versions(client.scheduler.address, ours, ours, {other.worker: other.versions})
                     case Outcome() as outcome:
                         yield descriptor, outcome
@@ -161,13 +164,17 @@ def _bag_of(stage: str, attempt: Callable[..., object], wave: Sequence[Descripto
 
 
 def _attempt(
-    function: Callable[[Descriptor], int], versions: str, descriptor: Descriptor, *inputs: object
+    function: Callable[[Descriptor], int],
+    versions: str,
+    packages: tuple[str, ...],
+    descriptor: Descriptor,
+    *inputs: object,
 ) -> Outcome | OtherVersions | WeglError:
     """Apply `function` to a descriptor, where the versions are those; the inputs only say where."""
     del inputs
     worker = get_worker()
-    if versions != versions_digest():
-        return OtherVersions(worker.address, own_versions())
+    if versions != versions_digest(packages):
+        return OtherVersions(worker.address, own_versions(packages))
     started = time.perf_counter()
     try:
         result = function(descriptor)

@@ -15,8 +15,7 @@ from wegl_dask.given_model import GivenModel
 from wegl_dask.ingest import check_plan, refuse_output_among_input, shard_size
 from wegl_dask.kernels import kernels
 from wegl_dask.local_client import memory_of_a_worker
-from wegl_dask.molecules import require_rdkit
-from wegl_dask.sources import open_source
+from wegl_dask.sources import open_source, require_reading_packages
 from wegl_dask.sources.base import Source, SourcePlan
 from wegl_dask.sources.smiles import SmilesSource
 from wegl_dask.sources.streams import open_stream
@@ -77,8 +76,7 @@ def check_job(spec: JobSpec) -> Finding:
     spec, given = GivenModel.of(spec)
     refuse_output_among_input(spec)
     source = open_source(spec.source, spec.task)
-    if spec.source.kind in {"smiles", "sdf"}:
-        require_rdkit()
+    require_reading_packages(spec.source)
     pieces, nodes = source.pieces(), source.estimated_nodes()
     if nodes <= SCANNED_NODES:
         plan = _scan(spec, source, pieces, nodes, given)

@@ -15,16 +15,16 @@ from wegl_dask.folders import Folder
 from wegl_dask.given_model import GivenModel
 from wegl_dask.graphs import UsedAttributes
 from wegl_dask.known_rows import KnownRows
-from wegl_dask.molecules import rdkit_version
 from wegl_dask.progress import shortened
 from wegl_dask.records import PartRecord
 from wegl_dask.run import Run
-from wegl_dask.sources import open_source
+from wegl_dask.sources import open_source, reading_packages
 from wegl_dask.sources.base import SourcePlan, fingerprint
 from wegl_dask.sources.paths import folder_around
 from wegl_dask.spec import GraphParquetTable, JobSpec, NetworkxTable, SmilesTable
 from wegl_dask.tasks import shard_fingerprints
 from wegl_dask.version import NUMERICS_VERSION
+from wegl_dask.worker_checks import own_versions
 
 SHARDS_WANTED = 32
 SMALLEST_SHARD, LARGEST_SHARD = 16_384, 131_072
@@ -274,9 +274,13 @@ def check_rejected(spec: JobSpec, n_rows: int, reasons: Counter[str]) -> None:
 
 
 def reading_versions(spec: JobSpec) -> dict[str, str]:
-    """Find the versions of the packages, by name, that the graphs of a job's source follow from: of RDKit, or none."""
-    rdkit = rdkit_version() if spec.source.kind in {"smiles", "sdf"} else None
-    return {} if rdkit is None else {"rdkit": rdkit}
+    """Find the versions of the optional packages, by name, that the graphs of a job's source follow from.
+
+    They are those of this process; a worker that has others is refused.
+    """
+    packages = reading_packages(spec.source)
+    versions = own_versions(packages)
+    return {package: versions[package] for package in packages}
 
 
 def shard_size(nodes: int) -> int:
@@ -288,8 +292,8 @@ def _how(spec: JobSpec, used: UsedAttributes, known: KnownRows | None = None) ->
     """Render what decides how a range of the source is read: of the job file, and the rows that are left out."""
     source = spec.source.model_dump(exclude={"max_rejected_fraction", "download", "trust", "root", "path"})
     # A run that is resumed with another RDKit has all its molecules read by that one.
-    rdkit = reading_versions(spec).get("rdkit")
-    how = json.dumps([source, spec.edges.direction, asdict(used), rdkit, NUMERICS_VERSION], sort_keys=True)
+    versions = tuple(reading_versions(spec).values()) or (None,)
+    how = json.dumps([source, spec.edges.direction, asdict(used), *versions, NUMERICS_VERSION], sort_keys=True)
     return how if known is None else json.dumps([how, known.key, known.fingerprint])
 
 
@@ -313,7 +317,7 @@ def _refuse_other_shards(run: Run, plan: SourcePlan, used: UsedAttributes | None
         if record.input_fingerprint != expected.get(record.index, record.input_fingerprint):
             raise OtherInputError(
                 f"the record of the plan of the run in {run.folder.location()} is lost, and its shard {record.index} was made "
-                "from another input, or by another RDKit"
+                "from another input, or by another version of a package"
             )
 
 

@@ -38,6 +38,8 @@ from wegl_dask.performance import performance_report
 from wegl_dask.progress import Progress, counted
 from wegl_dask.records import PartRecord
 from wegl_dask.run import Run
+from wegl_dask.scheduler_client import require_packages
+from wegl_dask.sources import reading_packages
 from wegl_dask.sources.base import SourcePlan, fingerprint
 from wegl_dask.spec import JobSpec
 from wegl_dask.storage import RunFolder
@@ -116,6 +118,7 @@ def run_job(
         If anything stops the job; what was finished stays valid.
     """
     require_device(client, spec.cluster.device)
+    require_packages(client, reading_packages(spec.source))
     spec, given = GivenModel.of(spec)
     with _claimed(spec, client, overwrite=overwrite, progress=progress) as run:
         return _run_fit(run) if given is None else _run_with(run, given)
@@ -157,6 +160,7 @@ def ingest_job(
     progress: Callable[[str, int], Progress] = Progress,
 ) -> RunSummary:
     """Run the stages up to the graph shards; parameters and errors as of `run_job`."""
+    require_packages(client, reading_packages(spec.source))
     spec, given = GivenModel.of(spec)
     with _claimed(spec, client, overwrite=overwrite, progress=progress) as run:
         used = None if given is None else given.model.points.nodes.used

@@ -16,6 +16,7 @@ from wegl_dask.locks import Lock
 from wegl_dask.logs import log_event
 from wegl_dask.progress import Progress
 from wegl_dask.records import PartRecord, Work
+from wegl_dask.sources import reading_packages
 from wegl_dask.spec import JobSpec
 from wegl_dask.storage import RunFolder
 
@@ -141,7 +142,15 @@ class Run:
         n_parts = sum(len(task.indices) for task in descriptors)
         under_way = sum(self.client.nthreads().values()) * n_parts / len(descriptors)
         with self.progress(stage, n_parts) as progress:
-            outcomes = run_stage(self.client, stage, function, descriptors, retries=self._retries, beside=beside)
+            outcomes = run_stage(
+                self.client,
+                stage,
+                function,
+                descriptors,
+                retries=self._retries,
+                beside=beside,
+                packages=reading_packages(self.spec.source),
+            )
             for task, outcome in outcomes:
                 done += task.indices
                 progress.update(len(task.indices), outcome.result, under_way=under_way)

@@ -22,7 +22,13 @@ from wegl_dask.quiet import innermost, signals_held, silenced
 from wegl_dask.spec import ClusterTable
 from wegl_dask.tls import refuse_insecure, security
 from wegl_dask.uploads import upload_wheel
-from wegl_dask.worker_checks import blas_threads, check_versions, version_reporter, warn_of_threads
+from wegl_dask.worker_checks import (
+    MATCHED_PACKAGES,
+    blas_threads,
+    check_versions,
+    version_reporter,
+    warn_of_threads,
+)
 
 CONNECT_SECONDS = 30
 ANSWER_SECONDS = 35
@@ -86,9 +92,31 @@ def check_workers(client: Client, address: str) -> None:
     WeglError
         If versions differ.
     """
-    report = version_reporter()
-    check_versions(address, report(), client.run_on_scheduler(report), _run_on_workers(client, report))
+    _compare(client, address, MATCHED_PACKAGES)
     warn_of_threads(_run_on_workers(client, blas_threads))
+
+
+def require_packages(client: Client, packages: tuple[str, ...]) -> None:
+    """Compare with the workers there are what one job needs beyond the packages that all do.
+
+    Parameters
+    ----------
+    client : distributed.Client
+    packages : tuple of str
+        Those that its results follow from. The scheduler needs none of them.
+
+    Raises
+    ------
+    VersionsError
+        If a worker has another version than this process, or lacks one of them.
+    """
+    if packages:
+        _compare(client, client.scheduler.address, packages)
+
+
+def _compare(client: Client, address: str, packages: tuple[str, ...]) -> None:
+    report = version_reporter(packages)
+    check_versions(address, report(), client.run_on_scheduler(report), _run_on_workers(client, report))
 
 
 def _check_python(client: Client, address: str) -> None:

@@ -17,11 +17,11 @@ logger = logging.getLogger(__name__)
 Versions = Mapping[str, str]
 """Package to version."""
 
-MATCHED_PACKAGES = ("dask", "distributed", "numpy", "scipy", "POT", "scikit-learn", "pyarrow")
-"""Packages whose versions change the results, or what client and workers understand of each other."""
+MATCHED_PACKAGES = ("dask", "distributed", "dask-ml", "numpy", "scipy", "POT", "scikit-learn", "pyarrow")
+"""Packages whose versions change the results, or what client and workers understand of each other: of any job."""
 
 UNDERSTOOD_PACKAGES = frozenset({"Python", "wegl-dask", "dask", "distributed"})
-"""What must be equal on the scheduler, which computes nothing; of the others it needs any version."""
+"""What must be equal on the scheduler, which computes nothing; of the others that any job needs it needs any version."""
 
 NOT_INSTALLED = "not installed"
 
@@ -55,7 +55,9 @@ def check_versions(address: str, client: Versions, scheduler: Versions, workers:
     for package, expected in client.items():
         found = Counter(versions[package] for versions in workers.values())
         between = scheduler[package]
-        understood = between == expected or (package not in UNDERSTOOD_PACKAGES and between != NOT_INSTALLED)
+        understood = between == expected or (
+            package not in UNDERSTOOD_PACKAGES and (between != NOT_INSTALLED or package not in MATCHED_PACKAGES)
+        )
         if set(found) - {expected} or not understood:
             seen = ", ".join(f"{version} ({count} of {len(workers)})" for version, count in sorted(found.items()))
             rows.append((package, expected, between, seen))
@@ -73,12 +75,12 @@ def check_versions(address: str, client: Versions, scheduler: Versions, workers:
     )
 
 
-def version_reporter() -> Callable[[], dict[str, str]]:
-    """Make the function that reports the versions where it runs.
+def version_reporter(packages: tuple[str, ...] = MATCHED_PACKAGES) -> Callable[[], dict[str, str]]:
+    """Make the function that reports the versions where it runs, of Python, this package and `packages`.
 
     It is made in a function so that it travels whole: a worker need not have this package to run it.
     """
-    packages, not_installed = MATCHED_PACKAGES, NOT_INSTALLED
+    not_installed = NOT_INSTALLED
 
     def report() -> dict[str, str]:
         import importlib.metadata  # noqa: PLC0415
@@ -94,8 +96,12 @@ def version_reporter() -> Callable[[], dict[str, str]]:
             versions["wegl-dask"] = f"{ours.__version__}, numerics {ours.NUMERICS_VERSION}"
         for package in packages:
             try:
-                versions[package] = importlib.metadata.version(package)
-            except importlib.metadata.PackageNotFoundError:
+                if package == "rdkit":
+                    # Its own word: not every build of it leaves a note of what is installed.
+                    versions[package] = importlib.import_module("rdkit.rdBase").rdkitVersion
+                else:
+                    versions[package] = importlib.metadata.version(package)
+            except (importlib.metadata.PackageNotFoundError, ImportError):
                 versions[package] = not_installed
         return versions
 
@@ -103,15 +109,15 @@ def version_reporter() -> Callable[[], dict[str, str]]:
 
 
 @cache
-def own_versions() -> dict[str, str]:
-    """Versions of the packages that matter in this process; looked up once."""
-    return version_reporter()()
+def own_versions(packages: tuple[str, ...] = ()) -> dict[str, str]:
+    """Versions in this process of the packages that matter to any job, and of `packages`; looked up once."""
+    return version_reporter((*MATCHED_PACKAGES, *packages))()
 
 
 @cache
-def versions_digest() -> str:
+def versions_digest(packages: tuple[str, ...] = ()) -> str:
     """Hash of `own_versions`, for tasks to carry: a worker that joins late is compared as well."""
-    return hashlib.sha256(json.dumps(own_versions(), sort_keys=True).encode()).hexdigest()[:16]
+    return hashlib.sha256(json.dumps(own_versions(packages), sort_keys=True).encode()).hexdigest()[:16]
 
 
 def blas_threads() -> int:

@@ -11,8 +11,10 @@ import pytest
 from wegl_dask import ingest
 from wegl_dask.checksums import sealed, unsealed
 from wegl_dask.errors import JobFileError, SourceError
+from wegl_dask.pipeline import ingest_job, run_job
 from wegl_dask.storage import RunFolder
 from wegl_dask.verify import verify_run
+from wegl_dask.worker_checks import VersionsError
 
 ALL_PARTS = 4 * 12 + 3
 """Of a job in 12 shards: ingest, moments, sample and embed a shard; one merge, one projection, one reference."""
@@ -338,11 +340,34 @@ def test_a_run_of_another_version_goes_on_and_says_so_and_of_other_numerics_is_r
 def test_another_rdkit_reads_all_molecules_again(run, molecules_job, monkeypatch, changes, tmp_path):
     shards = run(molecules_job()).shards
     assert run(molecules_job()).parts_made == 0
-    monkeypatch.setattr(ingest, "rdkit_version", lambda: "2019.03.1")
+    monkeypatch.setattr(ingest, "own_versions", lambda _: {"rdkit": "2019.03.1"})
     changed = changes(tmp_path / "out")
     # It has made the same graphs of them, so their embeddings stay.
     assert run(molecules_job()).parts_made == shards
     assert {path.partition("/")[0] for path in changed()} == {"graphs", "rejected", "records"}
+
+
+@pytest.mark.parametrize("command", [run_job, ingest_job])
+def test_workers_with_another_rdkit_are_refused_for_molecules_alone(
+    command, run, molecules_job, mutag_job, replaced_on_workers, tmp_path
+):
+    from rdkit import rdBase
+
+    replaced_on_workers("rdkit.rdBase", "rdkitVersion", lambda _: "2019.03.1")
+    run(mutag_job("mutag"), only=command)
+    with pytest.raises(VersionsError, match=r"do not run what this client runs; install the same versions") as caught:
+        run(molecules_job(), only=command)
+    assert re.search(rf"\| rdkit +\| {rdBase.rdkitVersion} +\|.*\| 2019\.03\.1 \(2 of 2\) +\|", caught.value.table)
+    assert not (tmp_path / "out").exists()
+
+
+def test_workers_without_rdkit_are_refused_for_molecules(run, molecules_job, replaced_on_workers):
+    replaced_on_workers(
+        "importlib", "import_module", lambda original: lambda name: original(name.replace("rdkit", "rdkat"))
+    )
+    with pytest.raises(VersionsError) as caught:
+        run(molecules_job())
+    assert "not installed (2 of 2)" in caught.value.table
 
 
 def index_of(name):

@@ -13,8 +13,11 @@ import numpy as np
 import pytest
 from sklearn.utils.multiclass import check_classification_targets
 
+from wegl_dask import scheduler_client
 from wegl_dask.errors import WeglError
+from wegl_dask.spec import ClusterTable
 from wegl_dask.training import spreading
+from wegl_dask.worker_checks import VersionsError
 
 COMMAND = """
 import sys, time
@@ -108,3 +111,21 @@ def test_a_step_that_fails_between_two_fits_says_no_more_than_why():
         warnings.simplefilter("error")
         with pytest.raises(WeglError, match="the disk is full"):
             workers.map("fit", time.sleep, [0.2] * 20, ())
+
+
+def test_a_cluster_is_opened_by_the_first_fit(dask_client):
+    table = ClusterTable(kind="scheduler", address=dask_client.scheduler.address)
+    nowhere = table.model_copy(update={"address": "tcp://192.0.2.1:1"})
+    with spreading.open_workers(nowhere) as workers:
+        assert workers.map("search", abs, [], ()) == []
+        with pytest.raises(WeglError, match=r"tcp://192\.0\.2\.1:1"):
+            workers.map("search", abs, [1], ())
+    with spreading.open_workers(table, packages=("numpy",)) as workers:
+        assert workers.map("search", abs, [-1], ()) == [1]
+        assert workers.map("search", abs, [-2], ()) == [2]
+
+
+def test_a_dask_worker_without_what_a_model_needs_is_refused(dask_client, monkeypatch):
+    monkeypatch.setattr("importlib.metadata.version", lambda package: f"{package} of this process")
+    with pytest.raises(VersionsError, match="do not run what this client runs"):
+        scheduler_client.require_packages(dask_client, ("flaml",))

@@ -80,7 +80,7 @@ def train(run: RunFolder, table: TrainTable, cluster: ClusterTable, *, seed: int
         # Of the folds a task has but the name.
         follows_from = json.dumps([data, protocol, table.folds, seed, FITS_VERSION, versions])
         kept = after.enter_context(scores_kept(at, lock, fingerprint(follows_from)))
-        with open_workers(cluster, kept=kept) as workers:
+        with open_workers(cluster, kept=kept, packages=learner.packages) as workers:
             if protocol == "split":
                 outcome = evaluate_split(problem, learner, metric, workers, seeds=seeds)
             else:

@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError
 from contextlib import ExitStack, closing, contextmanager
-from functools import partial
+from functools import cache, partial
 from typing import Any, TypeVar
 
 import joblib
@@ -24,6 +24,7 @@ from wegl_dask.cluster import open_client
 from wegl_dask.errors import MORE_MEMORY, WeglError
 from wegl_dask.progress import Progress
 from wegl_dask.quiet import signals_held
+from wegl_dask.scheduler_client import require_packages
 from wegl_dask.spec import ClusterTable
 from wegl_dask.training.kept_scores import Keepable, KeptScores
 
@@ -42,14 +43,24 @@ class Workers:
     n_jobs : int
         Processes on this machine.
     on_dask : bool, default False
-        Use the workers of the Dask client that is open instead.
+        Use the workers of a Dask cluster instead.
+    connect : callable, optional
+        Returns the client of that cluster, as soon as there is something to compute; the one that is open by default.
     kept : KeptScores, optional
         Where scores are found that were computed earlier, and kept as they are computed.
     """
 
-    def __init__(self, n_jobs: int, *, on_dask: bool = False, kept: KeptScores | None = None) -> None:
+    def __init__(
+        self,
+        n_jobs: int,
+        *,
+        on_dask: bool = False,
+        connect: Callable[[], Client] = Client.current,
+        kept: KeptScores | None = None,
+    ) -> None:
         self._n_jobs = n_jobs
         self._on_dask = on_dask
+        self._connect = connect
         self._kept = kept
 
     def map(
@@ -79,9 +90,10 @@ class Workers:
         """
         results: dict[int, Result] = {} if self._kept is None else self._kept.find(step, tasks)
         waiting = {number: task for number, task in enumerate(tasks) if number not in results}
-        spread = _by_dask if self._on_dask else partial(_by_processes, self._n_jobs)
+        client = self._connect() if self._on_dask and waiting else None
+        spread = partial(_by_processes, self._n_jobs) if client is None else partial(_by_dask, client)
         arriving = spread(step, function, waiting, shared)
-        at_once = sum(Client.current().nthreads().values()) if self._on_dask else self._n_jobs
+        at_once = self._n_jobs if client is None else sum(client.nthreads().values())
         with Progress(step, len(tasks), unit="fits", done=len(results), announced=True) as progress, closing(arriving):
             for number, result in arriving:
                 results[number] = result
@@ -92,17 +104,27 @@ class Workers:
 
 
 @contextmanager
-def open_workers(table: ClusterTable, *, kept: KeptScores | None = None) -> Iterator[Workers]:
+def open_workers(
+    table: ClusterTable, *, kept: KeptScores | None = None, packages: tuple[str, ...] = ()
+) -> Iterator[Workers]:
     """Find the workers that a job's table ``[cluster]`` describes; see `Workers` for what is kept.
 
     ``kind = "local"`` stands for as many processes as it has workers, and needs no Dask; any other kind for the workers
-    of that Dask cluster.
+    of that Dask cluster, which is opened by the first task: what is refused without one is refused before. Its workers are
+    refused where they have not the same `packages` as this process.
     """
     if table.kind == "local":
         yield Workers(table.workers or CPU_COUNT, kept=kept)
         return
-    with open_client(table):
-        yield Workers(1, on_dask=True, kept=kept)
+    with ExitStack() as stack:
+
+        @cache
+        def connect() -> Client:
+            client = stack.enter_context(open_client(table))
+            require_packages(client, packages)
+            return client
+
+        yield Workers(1, on_dask=True, connect=connect, kept=kept)
 
 
 def _by_processes(
@@ -130,12 +152,9 @@ def _by_processes(
 
 
 def _by_dask(
-    step: str, function: Callable[..., Result], tasks: Mapping[int, Task], shared: tuple[Any, ...]
+    client: Client, step: str, function: Callable[..., Result], tasks: Mapping[int, Task], shared: tuple[Any, ...]
 ) -> Generator[tuple[int, Result], None, None]:
-    """Do so on the workers of the Dask client that is open, in the order in which the fits end."""
-    if not tasks:
-        return
-    client = Client.current()
+    """Do so on the workers of a Dask client, in the order in which the fits end."""
     arrays = client.scatter(list(shared), broadcast=True, hash=False) if shared else []
     futures = [client.submit(_on_one_core, function, task, *arrays, pure=False) for task in tasks.values()]
     numbers = {future.key: number for future, number in zip(futures, tasks, strict=True)}
