@@ -589,3 +589,18 @@ def test_a_stop_in_the_middle_of_a_lock_is_a_stop(monkeypatch, tmp_path):
     result = CliRunner().invoke(main, ["check", str(job)])
     assert result.exit_code == 128 + signal.SIGTERM
     assert result.stderr == "\nwegl-dask: stopped by SIGTERM. What was finished stays valid\n"
+
+
+def test_a_malformed_configuration_file_of_dask_is_one_line(tmp_path, job):
+    (tmp_path / "dask.yaml").write_text("a: [1\nb: {")
+    done = subprocess.run(
+        [sys.executable, "-m", "wegl_dask", "check", job],
+        env={**os.environ, "DASK_CONFIG": str(tmp_path / "dask.yaml"), "PYTHONPATH": str(REPOSITORY)},
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert len(done.stderr.splitlines()) == 1
+    assert done.stderr.startswith("wegl-dask: Dask's own configuration cannot be read: A dask config file at '")

@@ -13,6 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from urllib.error import HTTPError
 
+import dask.config
 import psutil
 import pytest
 from distributed.scheduler import KilledWorker
@@ -274,6 +275,7 @@ import threading
 import time
 from contextlib import suppress
 
+import dask.config
 import psutil
 from distributed import Event
 
@@ -546,3 +548,54 @@ def test_a_worker_gives_freed_memory_back_between_the_parts_of_a_stage():
         ((_, outcome),) = run_stage(client, "held", take_and_free, [100 * 2**20], retries=0)
         assert outcome.result == 100
         assert client.submit(resident, pure=False).result() - before < 30e6
+
+
+# --- The user's configuration of Dask ---
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        {"distributed.worker.lifetime.duration": "1s"},
+        {"distributed.worker.lifetime.duration": "no time"},
+        {"distributed.scheduler.idle-timeout": "1ms"},
+        {"distributed.comm.require-encryption": True},
+        {"distributed.worker.preload": "wave", "distributed.worker.preload-argv": "--high"},
+        {"distributed.worker.preload": ["wave", "json"], "distributed.worker.preload-argv": [[], []]},
+        {
+            "distributed.worker.preload": None,
+            "distributed.nanny.preload": None,
+            "distributed.scheduler.preload": None,
+            "distributed.client.preload": None,
+        },
+    ],
+    ids=str,
+)
+def test_settings_for_other_clusters_do_not_break_a_local_one(setting):
+    with dask.config.set(setting), open_client(local()) as client:
+        assert client.submit(sum, (1, 2)).result(timeout=30) == 3
+        assert list(client.run(lambda dask_worker: dask_worker.lifetime).values()) == [None]
+        assert client.cluster.scheduler.idle_timeout is None
+        if setting.get("distributed.worker.preload"):
+            assert list(client.run(lambda: "wave" in sys.modules).values()) == [True]
+
+
+@pytest.mark.parametrize("setting", ["distributed.worker.preload", "distributed.nanny.preload"])
+def test_a_setting_of_dask_that_names_no_modules_is_refused_with_its_variable(setting):
+    with (
+        dask.config.set({setting: 3}),
+        pytest.raises(
+            WeglError, match=rf"Dask's setting {setting} = 3 is .* variable DASK_DISTRIBUTED__\w+__PRELOAD or"
+        ),
+        open_client(local()),
+    ):
+        pass
+
+
+def test_a_module_that_dask_is_told_to_load_and_is_not_there_is_said_to_be_of_its_configuration():
+    with (
+        dask.config.set({"distributed.worker.preload": "no_such_module"}),
+        pytest.raises(WeglError, match=r"No module named 'no_such_module'\. Check .* set for Dask itself"),
+        open_client(local()),
+    ):
+        pass

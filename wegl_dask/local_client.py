@@ -24,7 +24,7 @@ from wegl_dask.progress import format_bytes
 from wegl_dask.quiet import innermost, signals_held, silenced
 from wegl_dask.scratch import scratch_folder
 from wegl_dask.spec import ClusterTable
-from wegl_dask.worker_environment import DASK_SETTINGS, PROFILE, WORKER_ENVIRONMENT
+from wegl_dask.worker_environment import DASK_SETTINGS, LOCAL_SETTINGS, PROFILE, WORKER_ENVIRONMENT, as_variable
 
 PRELOADED = (
     *("wegl_dask.fit_tasks", "wegl_dask.without_pandas"),
@@ -41,6 +41,8 @@ RESTART_SECONDS = 60
 """Without a worker, after which none is expected any more in the place of those that died."""
 
 CLOSE_SECONDS = 10
+
+_PRELOADING = ("scheduler", "nanny", "worker", "client")
 
 ANY_PORT = "127.0.0.1:0"
 
@@ -61,9 +63,9 @@ def local_client(table: ClusterTable) -> Iterator[Client]:
             "distributed.scheduler.allowed-failures": table.allowed_failures,
             # Workers get this process's configuration, which was read before their environment was set.
             **DASK_SETTINGS,
+            **LOCAL_SETTINGS,
             PROFILE: has_dashboard(table),
-            # All at the same time, as they start; else each would when it gets its first task.
-            "distributed.worker.preload": [*dask.config.get("distributed.worker.preload"), *PRELOADED],
+            **_preloads(),
             **{f"distributed.nanny.pre-spawn-environ.{name}": value for name, value in WORKER_ENVIRONMENT.items()},
         }
         # Which would give the thread that starts the workers the signals back.
@@ -76,6 +78,37 @@ def local_client(table: ClusterTable) -> Iterator[Client]:
         yield client
 
 
+def _preloads() -> dict[str, list[Any]]:
+    """Put together what scheduler, workers and the processes that watch over them import as they start.
+
+    That is what the user's configuration of Dask has for them, a text or a list, and for workers `PRELOADED`: all at the
+    same time, else each would import it when it gets its first task.
+    """
+    found = {f"distributed.{role}.preload": _texts(f"distributed.{role}.preload") for role in _PRELOADING}
+    own = found["distributed.worker.preload"]
+    arguments = dask.config.get("distributed.worker.preload-argv")
+    # They are those of all the user's modules, or a list for each.
+    if not (isinstance(arguments, list) and arguments and all(isinstance(each, list) for each in arguments)):
+        arguments = [_texts("distributed.worker.preload-argv")] * len(own)
+    return {
+        **found,
+        "distributed.worker.preload": [*own, *PRELOADED],
+        "distributed.worker.preload-argv": [*arguments, *([] for _ in PRELOADED)],
+    }
+
+
+def _texts(setting: str) -> list[str]:
+    """Read a setting of Dask's configuration that is a text, a list of them, or none."""
+    value = dask.config.get(setting)
+    texts = [] if value is None else [value] if isinstance(value, str) else value
+    if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
+        raise WeglError(
+            f"Dask's setting {setting} = {value!r} is no text and no list of them: correct it in the environment variable "
+            f"{as_variable(setting)} or in Dask's configuration files"
+        )
+    return texts
+
+
 def _start_cluster(table: ClusterTable, n_workers: int, memory: int) -> LocalCluster:
     try:
         with silenced():
@@ -84,6 +117,7 @@ def _start_cluster(table: ClusterTable, n_workers: int, memory: int) -> LocalClu
                 threads_per_worker=1,
                 processes=True,
                 host="127.0.0.1",
+                protocol="tcp://",
                 memory_limit=memory,
                 scheduler_kwargs=dashboard_options(table),
                 death_timeout=START_SECONDS,
@@ -92,8 +126,9 @@ def _start_cluster(table: ClusterTable, n_workers: int, memory: int) -> LocalClu
         # Of a process that ended as it began Dask says no more than the state that it was in.
         why = innermost(error).replace("Status.init", "their processes ended as they began")
         raise WeglError(
-            f"{n_workers} local workers could not be started: {why}. Check cluster.workers "
-            'and the memory that is free; a script must do its work under  if __name__ == "__main__":'
+            f"{n_workers} local workers could not be started: {why}. Check cluster.workers, the memory that is free and what "
+            "is set for Dask itself, in environment variables DASK_... and its configuration files; a script must do its "
+            'work under  if __name__ == "__main__":'
         ) from error
 
 

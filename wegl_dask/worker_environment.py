@@ -21,6 +21,23 @@ DASK_SETTINGS: dict[str, Any] = {
 }
 """For workers, and the scheduler of a local cluster; with a dashboard, which shows it, there is a profile all the same."""
 
+LOCAL_SETTINGS: dict[str, Any] = {
+    # Workers and scheduler of a local cluster live as long as their client, however long nothing is asked of them.
+    "distributed.worker.lifetime.duration": None,
+    "distributed.worker.lifetime.stagger": "0 seconds",
+    "distributed.worker.lifetime.restart": False,
+    "distributed.worker.daemon": True,
+    "distributed.scheduler.idle-timeout": None,
+    # While workers that died are started anew.
+    "distributed.scheduler.no-workers-timeout": None,
+    # A fork would have the threads' locks, and not the environment.
+    "distributed.worker.multiprocessing-method": "spawn",
+    # They listen on this machine alone.
+    "distributed.scheduler.contact-address": None,
+    "distributed.comm.require-encryption": False,
+}
+"""For a local cluster, whatever the user's configuration of Dask has for others."""
+
 
 def as_variable(setting: str) -> str:
     """Spell a setting of Dask as an environment variable.

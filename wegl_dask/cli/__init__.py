@@ -10,6 +10,7 @@ import sys
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any, NoReturn
 
 import click
@@ -22,6 +23,9 @@ from wegl_dask.version import __version__
 
 NO_THREAD = "can't start new thread"
 """What Python says where the system starts no more threads for a user or process."""
+
+DASK_CONFIG = str(Path("dask", "config.py"))
+"""Where Dask reads its configuration files."""
 
 
 class _Group(click.Group):
@@ -65,6 +69,11 @@ class _Group(click.Group):
                 raise
             what = "memory" if isinstance(error, MemoryError) else "threads or processes"
             _report(ctx, f"the system gives this command no more {what}: see what `ulimit -a` says. {RUN_AGAIN}", 1)
+        except ValueError as error:
+            # Dask reads its configuration when it is imported.
+            if not traceback.extract_tb(error.__traceback__)[-1].filename.endswith(DASK_CONFIG):
+                raise
+            _report(ctx, f"Dask's own configuration cannot be read: {error}", 1)
         except KeyboardInterrupt as error:
             stopped = error if isinstance(error, Stopped) else Stopped(signal.SIGINT, RUN_AGAIN)
             _report(ctx, _with_notes(stopped), stopped.exit_code, before="\n")
