@@ -604,3 +604,61 @@ def test_a_malformed_configuration_file_of_dask_is_one_line(tmp_path, job):
     assert done.returncode == 1
     assert len(done.stderr.splitlines()) == 1
     assert done.stderr.startswith("wegl-dask: Dask's own configuration cannot be read: A dask config file at '")
+
+
+# What is refused before workers are started
+
+
+@pytest.fixture
+def no_workers(monkeypatch):
+    """A cluster that must not be opened."""
+
+    def opened(_):
+        raise AssertionError("workers were started")
+
+    monkeypatch.setattr("wegl_dask.cluster.open_client", opened)
+
+
+def in_place_of(text, old, new):
+    assert old in text
+    return text.replace(old, new)
+
+
+@pytest.mark.usefixtures("no_workers")
+@pytest.mark.parametrize("command", ["run", "ingest"])
+def test_what_needs_no_workers_is_refused_before_they_start(call, job, tmp_path, monkeypatch, command):
+    text = Path(job).read_text()
+    Path("missing.toml").write_text(in_place_of(text, '"SMALL"', '"LARGE"'))
+    assert "LARGE" in error_of(call(command, "missing.toml"), 1)
+    Path("model.toml").write_text(in_place_of(text, "[reference]\npoints = 2", '[model]\npath = "nowhere"'))
+    assert "nowhere" in error_of(call(command, "model.toml"), 1)
+    monkeypatch.setitem(sys.modules, "rdkit", None)
+    Path("smiles.toml").write_text('[source]\nkind = "smiles"\npath = "m.csv"\n[output]\npath = "out"\n')
+    assert "wegl-dask[molecules]" in error_of(call(command, "smiles.toml"), 1)
+    monkeypatch.setitem(sys.modules, "bokeh", None)
+    refused = call(command, job, "--set", "output.performance_report=true")
+    assert "wegl-dask[cluster]" in error_of(refused, 1)
+    assert not (tmp_path / "out").exists()
+    with RunFolder("out").lock():
+        assert "another run is writing in" in error_of(call(command, job), 1)
+    folder = RunFolder("out")
+    other = JobSpec.from_toml(text, ["seed=1"]).to_toml()
+    folder.claim(other)
+    folder.write("data/part-00000.parquet", b"")
+    assert "holds the run of a different job (seed: 1 -> 0)" in error_of(call(command, job), 2)
+    (tmp_path / "strange").mkdir()
+    (tmp_path / "strange" / "file").touch()
+    assert "is not a run folder" in error_of(call(command, job, "--set", "output.path=strange"), 2)
+    assert str(call(command, job, "--overwrite").exception) == "workers were started"
+
+
+@pytest.mark.usefixtures("no_workers")
+def test_a_transform_and_an_append_are_refused_before_workers_start(call, job, tmp_path):
+    read = ["--set", "source.kind=smiles", "--set", "source.path=new.smi"]
+    assert "nowhere" in error_of(call("transform", "nowhere", *read, "--output", "new"), 1)
+    folder = RunFolder("out")
+    folder.claim(read_job(job).to_toml())
+    assert "has not finished: run its job again" in error_of(call("append", "out"), 1)
+    with folder.lock():
+        assert "another run is writing in" in error_of(call("append", "out"), 1)
+    assert not (tmp_path / "new").exists()

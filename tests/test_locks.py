@@ -2,6 +2,7 @@ import errno
 import fcntl
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -14,7 +15,7 @@ import pytest
 from wegl_dask import locks
 from wegl_dask.errors import WeglError
 from wegl_dask.folders import Folder
-from wegl_dask.locks import ASKED_FOR, is_held, locked
+from wegl_dask.locks import ASKED_FOR, is_held, locked, refuse_held
 from wegl_dask.storage import RunFolder
 
 HOLDER = """
@@ -75,6 +76,8 @@ def test_a_second_run_is_told_who_holds_the_lock(shared_folder, holder):
         pass
     assert f"process {holder.pid} on {socket.gethostname()}, since 2" in str(caught.value)
     assert shared_folder.location() in str(caught.value)
+    with pytest.raises(WeglError, match=re.escape(str(caught.value))):
+        refuse_held(shared_folder)
 
 
 def test_who_asks_whether_a_folder_is_locked_does_not_stop_a_run(tmp_path):
@@ -126,6 +129,7 @@ def test_the_lock_of_a_killed_run_is_no_dead_end(shared_folder, holder, monkeypa
             return moment + timedelta(seconds=61) if moment and "clock" in name else moment
 
         monkeypatch.setattr(Folder, "modified", sixty_seconds_later)
+    refuse_held(shared_folder)
     with shared_folder.lock():
         assert str(os.getpid()) in shared_folder.read(".lock").decode()
     assert ".lock" not in shared_folder.listing()

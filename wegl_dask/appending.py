@@ -16,15 +16,24 @@ import tomli_w
 from distributed import Client
 
 from wegl_dask.bags import lost_connection
-from wegl_dask.claims import changed_keys
+from wegl_dask.claims import changed_keys, examine
 from wegl_dask.errors import JobFileError, SourceError, TooManyRejectedError, WeglError
 from wegl_dask.given_model import GivenModel
 from wegl_dask.graphs import UsedAttributes
-from wegl_dask.ingest import ShardCensus, ingest, planned_shards, scan_source, shard_inputs, write_plan
+from wegl_dask.ingest import (
+    ShardCensus,
+    ingest,
+    planned_shards,
+    require_source,
+    scan_source,
+    shard_inputs,
+    write_plan,
+)
 from wegl_dask.known_rows import KnownRows, RowKey, known_rows
+from wegl_dask.locks import refuse_held
 from wegl_dask.pipeline import RunSummary, embed, finish, finished_before, is_complete, summarize
 from wegl_dask.progress import Progress, counted
-from wegl_dask.records import PartRecord, part_path
+from wegl_dask.records import RECORD_FOLDER, PartRecord, part_path, record_path
 from wegl_dask.run import Run
 from wegl_dask.scheduler_client import require_packages
 from wegl_dask.sources import reading_packages
@@ -75,6 +84,34 @@ def append_spec(out: str, job_toml: str | None, overrides: Sequence[str] = ()) -
     return spec
 
 
+def refuse_append_early(spec: JobSpec) -> None:
+    """Refuse what can be told without workers; see `append_job` and `wegl_dask.pipeline.refuse_early`.
+
+    Raises
+    ------
+    WeglError
+        If the run has not finished, is held by another command or its model cannot be used, or the source or a package is
+        missing.
+    """
+    folder = RunFolder(spec.output.path)
+    refuse_held(folder)
+    examine(folder, folder.job_toml())
+    first = folder.record("plan", 0)
+    there = folder.listing(RECORD_FOLDER)
+    if first is None or any(
+        record_path("embed", shard).partition("/")[2] not in there for shard in planned_shards(first)
+    ):
+        raise _unfinished(folder)
+    given = GivenModel.read(folder.url)
+    if spec.model.path is not None:
+        given.completed(spec)
+    require_source(spec)
+
+
+def _unfinished(folder: RunFolder) -> WeglError:
+    return WeglError(f"the run in {folder.location()} has not finished: run its job again before appending to it")
+
+
 def append_job(
     spec: JobSpec, client: Client, *, key: RowKey = "row", progress: Callable[[str, int], Progress] = Progress
 ) -> RunSummary:
@@ -119,7 +156,7 @@ def _append(run: Run, given: GivenModel, key: RowKey) -> RunSummary:
     model = _model_record(run)
     plans, records = finished_before(folder, {}, {})
     if not plans or plans[0].index:
-        raise WeglError(f"the run in {folder.location()} has not finished: run its job again before appending to it")
+        raise _unfinished(folder)
     _require_unaltered(run, records)
     plan = _new_shards(run, given, plans)
     is_pending = len(folder.records("plan")) > len(plans)

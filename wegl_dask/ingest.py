@@ -18,7 +18,7 @@ from wegl_dask.known_rows import KnownRows
 from wegl_dask.progress import shortened
 from wegl_dask.records import PartRecord
 from wegl_dask.run import Run
-from wegl_dask.sources import open_source, reading_packages
+from wegl_dask.sources import open_source, reading_packages, require_reading_packages
 from wegl_dask.sources.base import SourcePlan, fingerprint
 from wegl_dask.sources.paths import folder_around
 from wegl_dask.spec import GraphParquetTable, JobSpec, NetworkxTable, SmilesTable
@@ -136,6 +136,20 @@ def refuse_output_among_input(spec: JobSpec) -> None:
             f"output.path = {spec.output.path!r} is in the folder source.path = {around!r}, from which what the run writes "
             "would be read as input: choose an output.path elsewhere, or name the input's files by a glob"
         )
+
+
+def require_source(spec: JobSpec) -> None:
+    """Refuse a source of which a file, or the package that reads it, is missing; a data set may be downloaded.
+
+    Raises
+    ------
+    MissingDependencyError
+        If a package is not installed.
+    SourceError
+        If a file, a folder or a data set is not there.
+    """
+    require_reading_packages(spec.source)
+    open_source(spec.source, spec.task).pieces()
 
 
 def scan_source(run: Run, nodes_per_shard: int | None = None) -> tuple[SourcePlan, int]:

@@ -94,6 +94,13 @@ def is_held(folder: Folder) -> bool:
     return renewed is None or (datetime.now(UTC) - renewed).total_seconds() < DEAD_AFTER
 
 
+def refuse_held(folder: Folder) -> None:
+    """Raise WeglError, as `locked` would, if another run holds the lock of a folder; it is not taken."""
+    holder = folder.read_if_there(LOCK_NAME)
+    if holder is not None and (is_held(folder) if folder.is_local else _age(folder) < DEAD_AFTER):
+        raise _refusal(folder, holder)
+
+
 class _FileLock:
     """A lock by `flock`, held as long as the file descriptor is open."""
 
@@ -196,7 +203,7 @@ class _RenewedLock:
 
     def _take(self) -> None:
         holder = self._folder.read_if_there(LOCK_NAME)
-        if holder and self._age() < DEAD_AFTER:
+        if holder and _age(self._folder) < DEAD_AFTER:
             raise _refusal(self._folder, holder)
         try:
             self._folder.write(LOCK_NAME, self._content)
@@ -209,20 +216,6 @@ class _RenewedLock:
         if holder != self._content:
             raise _refusal(self._folder, holder)
 
-    def _age(self) -> float:
-        """Seconds since the lock was renewed; infinite for one that has gone meanwhile."""
-        probe = f"{TEMPORARY_PREFIX}clock-{secrets.token_hex(8)}"
-        self._folder.write(probe, b"what time is it?")
-        now = self._folder.modified(probe)
-        self._folder.remove(probe)
-        if now is None:
-            raise WeglError(
-                f"{self._folder.location(LOCK_NAME)} is the lock of another run, and this store does not tell whether it "
-                "is still renewed: if that run has ended, remove the lock and run the job again"
-            )
-        renewed = self._folder.modified(LOCK_NAME)
-        return (now - renewed).total_seconds() if renewed else float("inf")
-
     def _renew(self) -> None:
         while not self._released.wait(RENEWED_EVERY):
             # A store that cannot be reached is tried again; `ensure_held` looks at how long that has been going on.
@@ -233,6 +226,21 @@ class _RenewedLock:
                     return
                 self._folder.write(LOCK_NAME, self._content)
                 self._renewed = time.monotonic()
+
+
+def _age(folder: Folder) -> float:
+    """Seconds since a lock that is an object was renewed; infinite for one that has gone meanwhile."""
+    probe = f"{TEMPORARY_PREFIX}clock-{secrets.token_hex(8)}"
+    folder.write(probe, b"what time is it?")
+    now = folder.modified(probe)
+    folder.remove(probe)
+    if now is None:
+        raise WeglError(
+            f"{folder.location(LOCK_NAME)} is the lock of another run, and this store does not tell whether it "
+            "is still renewed: if that run has ended, remove the lock and run the job again"
+        )
+    renewed = folder.modified(LOCK_NAME)
+    return (now - renewed).total_seconds() if renewed else float("inf")
 
 
 def _self_description() -> dict[str, Any]:

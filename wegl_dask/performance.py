@@ -13,6 +13,12 @@ from wegl_dask.folders import Folder
 from wegl_dask.scratch import scratch_folder
 
 
+def require_bokeh() -> None:
+    """Raise MissingDependencyError if what draws the report is not installed."""
+    if importlib.util.find_spec("bokeh") is None:
+        raise MissingDependencyError.for_extra("bokeh", "cluster")
+
+
 @contextmanager
 def performance_report(folder: Folder) -> Iterator[None]:
     """Write what Dask recorded during the block to a run folder, as a page to be opened in a browser.
@@ -22,8 +28,7 @@ def performance_report(folder: Folder) -> Iterator[None]:
     MissingDependencyError
         If bokeh is not installed; before the block.
     """
-    if importlib.util.find_spec("bokeh") is None:
-        raise MissingDependencyError.for_extra("bokeh", "cluster")
+    require_bokeh()
     with scratch_folder() as scratch:
         page = Path(scratch, PERFORMANCE_REPORT_NAME)
         with distributed.performance_report(filename=str(page)):

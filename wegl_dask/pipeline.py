@@ -20,6 +20,7 @@ from importlib.metadata import version
 from distributed import Client
 
 from wegl_dask import tasks
+from wegl_dask.claims import examine
 from wegl_dask.embeddings import EmbeddingFormat
 from wegl_dask.errors import WeglError
 from wegl_dask.fit import Fit, fit_model, memory_needed, prepare_fit
@@ -32,9 +33,11 @@ from wegl_dask.ingest import (
     planned_shards,
     reading_versions,
     refuse_output_among_input,
+    require_source,
 )
+from wegl_dask.locks import refuse_held
 from wegl_dask.memory import require_fitting
-from wegl_dask.performance import performance_report
+from wegl_dask.performance import performance_report, require_bokeh
 from wegl_dask.progress import Progress, counted
 from wegl_dask.records import PartRecord
 from wegl_dask.run import Run
@@ -92,6 +95,33 @@ class RunSummary:
     parts_made: int
     n_bytes: int
     notes: tuple[str, ...]
+
+
+def refuse_early(spec: JobSpec, *, overwrite: bool = False) -> None:
+    """Refuse what can be told without workers, so that nobody waits for them in vain; nothing is written.
+
+    A data set that is not there and may be downloaded is downloaded.
+
+    Parameters
+    ----------
+    spec : JobSpec
+    overwrite : bool, default False
+        What an earlier run left in the folder will be cleared.
+
+    Raises
+    ------
+    WeglError
+        If the model cannot be used, the run folder is another job's or held by another run, or the source or a package
+        is missing.
+    """
+    spec, _ = GivenModel.of(spec)
+    refuse_output_among_input(spec)
+    if spec.output.performance_report:
+        require_bokeh()
+    folder = RunFolder(spec.output.path)
+    refuse_held(folder)
+    examine(folder, spec.to_toml(), overwrite=overwrite)
+    require_source(spec)
 
 
 def run_job(

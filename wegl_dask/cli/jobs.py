@@ -6,8 +6,9 @@ import logging
 import re
 import sys
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
 from dataclasses import asdict
+from functools import partial
 from importlib import resources
 from itertools import takewhile
 from pathlib import Path
@@ -100,10 +101,12 @@ def run(job: str, overrides: tuple[str, ...], scheduler: str | None, *, insecure
       wegl-dask run job.toml --set transport.solver=sinkhorn --overwrite
       wegl-dask run job.toml --scheduler tls://host:8786
     """  # noqa: D301  click wants the control character
-    from wegl_dask.pipeline import run_job  # noqa: PLC0415  Dask is slow to import, and most commands do without
+    from wegl_dask.pipeline import refuse_early, run_job  # noqa: PLC0415  Dask is slow to import, and most commands do without
 
     spec = read_job(job, (*overrides, *cluster_overrides(scheduler, insecure=insecure)))
-    print_summary(spec, on_cluster(spec, run_job, overwrite=overwrite))
+    print_summary(
+        spec, on_cluster(spec, run_job, before=partial(refuse_early, overwrite=overwrite), overwrite=overwrite)
+    )
 
 
 @click.command(short_help="Make the graph shards of a job and stop.")
@@ -116,10 +119,12 @@ def ingest(job: str, overrides: tuple[str, ...], scheduler: str | None, *, insec
 
     Other jobs can start from the shards, with source.kind = "graph_parquet".
     """
-    from wegl_dask.pipeline import ingest_job  # noqa: PLC0415
+    from wegl_dask.pipeline import ingest_job, refuse_early  # noqa: PLC0415
 
     spec = read_job(job, (*overrides, *cluster_overrides(scheduler, insecure=insecure)))
-    print_summary(spec, on_cluster(spec, ingest_job, overwrite=overwrite))
+    print_summary(
+        spec, on_cluster(spec, ingest_job, before=partial(refuse_early, overwrite=overwrite), overwrite=overwrite)
+    )
 
 
 @click.command(short_help="Check a job file and its source without computing.")
@@ -187,8 +192,13 @@ def _first_comment(path: Any) -> str:
     return re.split(r"(?<=[.:;])\s", comment)[0].rstrip(".:;")
 
 
-def on_cluster(spec: JobSpec, function: Callable[..., Any], **arguments: Any) -> Any:
-    """Call ``function(spec, client, **arguments)`` with a client on the cluster that the job names."""
+def on_cluster(
+    spec: JobSpec, function: Callable[..., Any], *, before: Callable[[JobSpec], None], **arguments: Any
+) -> Any:
+    """Call ``function(spec, client, **arguments)`` with a client on the cluster that the job names.
+
+    ``before(spec)`` is called first, to refuse what needs no workers.
+    """
     from wegl_dask.cluster import dashboard_link, open_client  # noqa: PLC0415
     from wegl_dask.storage import RunFolder  # noqa: PLC0415
     from wegl_dask.without_pandas import spare_pandas  # noqa: PLC0415
@@ -203,12 +213,12 @@ def on_cluster(spec: JobSpec, function: Callable[..., Any], **arguments: Any) ->
         # That a worker is restarted for want of memory is worth knowing.
         logging.getLogger("distributed.nanny.memory").setLevel(logging.WARNING)
     in_json = click.get_current_context().meta.get(LOG_JSON, False)
-    with (
-        json_lines(sys.stderr) if in_json else nullcontext(),
-        stopped_by_signals(),
-        swept(RunFolder(spec.output.path)),
-        open_client(spec.cluster) as client,
-    ):
+    with ExitStack() as stack:
+        stack.enter_context(json_lines(sys.stderr) if in_json else nullcontext())
+        stack.enter_context(stopped_by_signals())
+        before(spec)
+        stack.enter_context(swept(RunFolder(spec.output.path)))
+        client = stack.enter_context(open_client(spec.cluster))
         link = dashboard_link(spec.cluster, client)
         if not in_json:
             if link:

@@ -2,6 +2,7 @@
 
 import tomllib
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -65,7 +66,7 @@ def transform(
       wegl-dask transform runs/chembl --source june.toml --output runs/june
       wegl-dask transform runs/chembl --source a.toml --set source.path=b.smi
     """  # noqa: D301  click wants the control character
-    from wegl_dask.pipeline import run_job  # noqa: PLC0415  Dask is slow to import
+    from wegl_dask.pipeline import refuse_early, run_job  # noqa: PLC0415  Dask is slow to import
 
     values = {} if job is None else {key: value for key, value in _read(job).items() if key in TRANSFORMED_TABLES}
     values["model"] = {"path": model}
@@ -73,7 +74,9 @@ def transform(
         values["output"] = {**values.get("output", {}), "path": output}
     overrides = (*overrides, *cluster_overrides(scheduler, insecure=insecure))
     spec = JobSpec.from_toml(tomli_w.dumps(values), overrides, where=job or "wegl-dask transform")
-    print_summary(spec, on_cluster(spec, run_job, overwrite=overwrite))
+    print_summary(
+        spec, on_cluster(spec, run_job, before=partial(refuse_early, overwrite=overwrite), overwrite=overwrite)
+    )
 
 
 @click.command(short_help="Embed the rows that are new to a finished run.")
@@ -104,11 +107,11 @@ def append(
       wegl-dask append runs/chembl
       wegl-dask append runs/chembl --by-id --set source.path=june.csv
     """  # noqa: D301  click wants the control character
-    from wegl_dask.appending import append_job, append_spec  # noqa: PLC0415
+    from wegl_dask.appending import append_job, append_spec, refuse_append_early  # noqa: PLC0415
 
     overrides = (*overrides, *cluster_overrides(scheduler, insecure=insecure))
     spec = append_spec(out, None if job is None else _text(job), overrides)
-    print_summary(spec, on_cluster(spec, append_job, key="id" if by_id else "row"))
+    print_summary(spec, on_cluster(spec, append_job, before=refuse_append_early, key="id" if by_id else "row"))
 
 
 def _text(job: str) -> str:
