@@ -24,6 +24,7 @@ def test_what_was_sealed_comes_back_whatever_the_form_of_the_text():
         (b"{", "Expecting property name"),
         (b"\xff", "can't decode byte"),
         (b"[" * 100_000, "nested too deeply"),
+        *((b'{"a":' * depth + b"1" + b"}" * depth, "nested too deeply|was altered") for depth in range(900, 1000, 5)),
     ],
 )
 def test_anything_else_is_refused(content, message):

@@ -662,3 +662,16 @@ def test_a_transform_and_an_append_are_refused_before_workers_start(call, job, t
     with folder.lock():
         assert "another run is writing in" in error_of(call("append", "out"), 1)
     assert not (tmp_path / "new").exists()
+
+
+def test_check_refuses_a_dashboard_that_nothing_can_listen_at(call, job):
+    pytest.importorskip("bokeh")
+    for kind in ("local", "slurm"):
+        result = call("check", job, "--set", f"cluster.kind={kind}", "--set", "cluster.dashboard_address=a:b:c")
+        assert 'cluster.dashboard_address = "a:b:c" cannot be listened on' in error_of(result, 2)
+
+
+def test_a_job_file_whose_output_is_no_table_is_refused_by_transform(call, tmp_path):
+    (tmp_path / "job.toml").write_text('output = "x"\n[source]\nkind = "smiles"\npath = "m.csv"\n')
+    message = error_of(call("transform", "model", "--source", "job.toml", "--output", "new"), 2)
+    assert message == "job.toml: output = 'x': it must be a table, [output]"

@@ -2,6 +2,7 @@
 
 import io
 import itertools
+import os
 import shutil
 import sys
 
@@ -259,6 +260,7 @@ def test_the_command_lists_pairs_and_counts_them_aside(embedded_run):
     ("arguments", "message", "code"),
     [
         (["--graph-id", "none"], "has the id 'none'", 1),
+        (["--graph-id", os.fsdecode(b"\xff")], r"the id '\udcff' is not UTF-8 text", 1),
         ([], "give --graph-id, once or several times, or --all", 2),
         (["--all", "--graph-id", "g0"], "give --graph-id, once or several times, or --all", 2),
     ],

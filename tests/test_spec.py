@@ -4,8 +4,11 @@ import tomllib
 
 import pytest
 
-from wegl_dask.errors import JobFileError
+from wegl_dask.errors import JobFileError, WeglError
 from wegl_dask.spec import JobSpec, documented_keys, read_job, source_kinds
+from wegl_dask.storage import RunFolder
+
+SMALLEST = '[source]\nkind = "smiles"\npath = "m.csv"\n[output]\npath = "out"\n'
 
 SOURCES = {
     "tud": {"root": "data", "name": "MUTAG"},
@@ -493,3 +496,36 @@ def test_a_key_with_two_meanings_has_both_in_its_documentation():
     (split,) = (key for key in documented_keys() if key.key == "source.split")
     assert split.meaning.startswith("ogb: ")
     assert " networkx: " in split.meaning
+
+
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        ("seed = " + "9" * 5000, "it holds an integer of too many digits"),
+        ("seed = " + "[" * 100_000, "it is nested too deeply"),
+        ("seed = " + "[" * 200 + "]" * 200, "it is nested too deeply"),
+        (".".join("a" * 5000) + " = 1", "it is nested too deeply"),
+    ],
+    ids=["digits", "open", "lists", "tables"],
+)
+def test_toml_that_is_absurd_is_refused_in_words(text, what, tmp_path):
+    (tmp_path / "job.toml").write_text(text)
+    with pytest.raises(JobFileError, match=f"is not TOML: {what}$"):
+        read_job(tmp_path / "job.toml")
+    folder = RunFolder(str(tmp_path))
+    with pytest.raises(WeglError, match=rf"job\.toml is damaged: {what}"):
+        folder.job()
+
+
+@pytest.mark.parametrize("value", ["9" * 5000, "[" * 100_000], ids=["digits", "lists"])
+def test_an_absurd_value_of_an_override_is_shown_in_part(value):
+    with pytest.raises(JobFileError, match=r"seed = .*\.\.\.: it must be an integer$") as caught:
+        JobSpec.from_toml(SMALLEST, [f"seed={value}"])
+    assert len(str(caught.value)) < 300
+
+
+@pytest.mark.parametrize("key", ["cluster.retries", "source.nodes_per_shard", "transport.auto_size"])
+def test_integers_are_those_that_dask_and_arrow_count_with(key):
+    assert JobSpec.from_toml(SMALLEST, [f"{key}={2**63 - 1}"])
+    with pytest.raises(JobFileError, match=rf"{key} = {10**30}: it must be {2**63 - 1} at most"):
+        JobSpec.from_toml(SMALLEST, [f"{key}={10**30}"])

@@ -7,7 +7,6 @@ that is killed goes on when it is started again; one that is refused leaves the 
 import asyncio
 import json
 import time
-import tomllib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -40,6 +39,7 @@ from wegl_dask.sources import reading_packages
 from wegl_dask.sources.base import SourcePlan, Unit, fingerprint
 from wegl_dask.spec import JobSpec
 from wegl_dask.storage import RunFolder
+from wegl_dask.toml import read_toml
 from wegl_dask.worker_devices import require_device
 
 APPENDED_TABLES = ("source", "task", "cluster")
@@ -66,9 +66,9 @@ def append_spec(out: str, job_toml: str | None, overrides: Sequence[str] = ()) -
     folder = RunFolder(out)
     own = folder.job_toml()
     try:
-        values = tomllib.loads(own)
-        given = {} if job_toml is None else tomllib.loads(job_toml)
-    except tomllib.TOMLDecodeError as error:
+        values = read_toml(own)
+        given = {} if job_toml is None else read_toml(job_toml)
+    except ValueError as error:
         raise JobFileError(f"the job file, or {folder.location('job.toml')}, is not TOML: {error}") from error
     if not isinstance(values.get("output"), dict):
         raise JobFileError(f"{folder.location('job.toml')} has no table [output]: it is not as a run has left it")

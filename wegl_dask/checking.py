@@ -14,7 +14,7 @@ from wegl_dask.folders import Folder
 from wegl_dask.given_model import GivenModel
 from wegl_dask.ingest import check_plan, refuse_output_among_input, shard_size
 from wegl_dask.kernels import kernels
-from wegl_dask.local_client import memory_of_a_worker
+from wegl_dask.local_client import check_dashboard, memory_of_a_worker
 from wegl_dask.sources import open_source, require_reading_packages
 from wegl_dask.sources.base import Source, SourcePlan
 from wegl_dask.sources.smiles import SmilesSource
@@ -93,6 +93,8 @@ def check_job(spec: JobSpec) -> Finding:
         # The workers will be on this machine: what they lack is missing here.
         kernels(spec.cluster.device)
         memory_of_a_worker(spec.cluster.memory_limit, spec.cluster.workers or CPU_COUNT)
+    if spec.cluster.kind != "scheduler":
+        check_dashboard(spec.cluster)
     # Last: what is wrong with the source has to be put right in any case, and may be why the job is another one.
     folder_state = _folder_state(spec)
     folder = RunFolder(spec.output.path).location()

@@ -19,12 +19,13 @@ def unsealed(content: bytes) -> dict[str, Any]:
     """Parse what was `sealed`, and take the checksum out; ValueError where it is something else or was altered."""
     try:
         values = json.loads(content)
+        if not isinstance(values, dict):
+            raise ValueError(f"it is a {type(values).__name__}, not an object")  # noqa: TRY004  whatever is wrong with it
+        found = values.pop(CHECKSUM, None)
+        is_whole = found == _checksum(values)
     except RecursionError as error:
         raise ValueError("it is nested too deeply") from error
-    if not isinstance(values, dict):
-        raise ValueError(f"it is a {type(values).__name__}, not an object")  # noqa: TRY004  whatever is wrong with it
-    found = values.pop(CHECKSUM, None)
-    if found != _checksum(values):
+    if not is_whole:
         raise ValueError("its checksum is not that of its content, so it was altered")
     return values
 

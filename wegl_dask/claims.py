@@ -2,7 +2,6 @@
 
 import json
 import re
-import tomllib
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ from wegl_dask.records import (
     SCRATCH_NAME,
     json_bytes,
 )
+from wegl_dask.toml import read_toml
 from wegl_dask.training.names import (
     KEPT_NAME,
     METRICS_FILE,
@@ -235,7 +235,7 @@ def _refuse_strangers(folder: Folder) -> None:
 def _changes(folder: Folder, old_toml: str, job_toml: str) -> list[str]:
     try:
         return changed_keys(old_toml, job_toml)
-    except tomllib.TOMLDecodeError as error:
+    except ValueError as error:
         raise OtherJobError(f"{folder.location(JOB_NAME)} is damaged: {error}") from error
 
 
@@ -263,7 +263,7 @@ def _effective_keys(job_toml: str) -> dict[str, Any]:
     """Flatten a job file to ``{"table.key": value}`` without the keys that have no effect."""
     return {
         key: value
-        for key, value in _flatten(tomllib.loads(job_toml))
+        for key, value in _flatten(read_toml(job_toml))
         if not any(key == free or key.startswith(f"{free}.") for free in KEYS_WITHOUT_EFFECT)
     }
 

@@ -11,6 +11,9 @@ if TYPE_CHECKING:
 MOLECULES = ("smiles", "sdf")
 """Kinds of source whose graphs are molecules."""
 
+LARGEST_INTEGER = 2**63 - 1
+"""That TOML has, and what Dask and Arrow count with."""
+
 MODEL_KEYS = ("seed", "nodes", "edges", "diffusion", "projection", "reference", "transport")
 """Keys and tables that shape the embedding: where a model is given they are the model's."""
 
@@ -34,6 +37,7 @@ def contradictions(spec: "JobSpec") -> Iterator[str]:
         Each of its keys is allowed by itself.
     """
     yield from _secrets(spec.model_dump())
+    yield from _integers(spec.model_dump())
     yield from _repeated_names(spec)
     yield from _source(spec)
     yield from _labels(spec)
@@ -52,6 +56,14 @@ def _secrets(table: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
             found = secret_in(str(url))
             if found is not None:
                 yield secret_refusal(found, f"{prefix}{key}")
+
+
+def _integers(table: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+    for key, value in table.items():
+        if isinstance(value, Mapping):
+            yield from _integers(value, f"{prefix}{key}.")
+        elif isinstance(value, int) and value > LARGEST_INTEGER:
+            yield f"{prefix}{key} = {value}: it must be {LARGEST_INTEGER} at most"
 
 
 def _repeated_names(spec: "JobSpec") -> Iterator[str]:

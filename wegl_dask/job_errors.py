@@ -8,6 +8,10 @@ from typing import Any, NamedTuple
 from pydantic import BaseModel, ValidationError
 
 from wegl_dask.job_keys import REQUIRED, DocumentedKey, table_forms, table_keys
+from wegl_dask.progress import shortened
+
+_LONGEST = 200
+"""Characters of a value in a message."""
 
 _NEAR = 0.6
 """How alike a key must be to be suggested, from 0 to 1."""
@@ -165,6 +169,7 @@ def _in_words(kind: str) -> str:
 
 def _shown(value: Any) -> str:
     try:
-        return json.dumps(value, ensure_ascii=False)
+        shown = json.dumps(value, ensure_ascii=False)
     except TypeError:
-        return str(value)
+        shown = str(value)
+    return shortened(shown, _LONGEST)

@@ -53,8 +53,7 @@ def local_client(table: ClusterTable) -> Iterator[Client]:
     _refuse_to_start_from_a_worker()
     n_workers = table.workers or CPU_COUNT
     memory = memory_of_a_worker(table.memory_limit, n_workers)
-    if has_dashboard(table):
-        _check_dashboard_address(str(table.dashboard_address))
+    check_dashboard(table)
     with ExitStack() as stack:
         stack.enter_context(_worker_environment())
         scratch = stack.enter_context(_spill_folder(table.local_directory))
@@ -176,8 +175,19 @@ def dashboard_options(table: ClusterTable) -> dict[str, Any]:
     return {"dashboard": has_dashboard(table), "dashboard_address": table.dashboard_address or ANY_PORT}
 
 
-def _check_dashboard_address(address: str) -> None:
-    """Refuse an address that is not this machine's; for a port that is taken Dask finds another, with a warning."""
+def check_dashboard(table: ClusterTable) -> None:
+    """Refuse a dashboard at an address that is not this machine's; for a port that is taken Dask finds another.
+
+    Raises
+    ------
+    JobFileError
+        If it cannot be listened on.
+    MissingDependencyError
+        If bokeh is not installed.
+    """
+    if not has_dashboard(table):
+        return
+    address = str(table.dashboard_address)
     try:
         for place in clean_dashboard_address(address):
             socket.create_server((place["address"], 0)).close()

@@ -255,7 +255,7 @@ def _refusal(folder: Folder, holder: bytes | None) -> WeglError:
     try:
         found = json.loads(holder or b"")
         who = f"process {found['pid']} on {found['host']}, since {found['since']}"
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         who = "its lock does not say which"
     hint = "" if folder.is_local else f" (if it died, its lock counts for nothing {DEAD_AFTER:.0f} s after that)"
     return WeglError(

@@ -30,7 +30,6 @@ import json
 import math
 import shutil
 import time
-import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -277,7 +276,7 @@ def _earlier_run(spec: JobSpec, run: TrialRun) -> _Source | None:
     try:
         if changed_keys(job.decode(errors="replace"), spec.to_toml()):
             return None
-    except tomllib.TOMLDecodeError:
+    except ValueError:
         return None
     plan = SourcePlan.from_json(record.extra["plan"])
     shards = folder.listing("graphs")

@@ -184,6 +184,11 @@ def counted(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
+def one_line(text: str) -> str:
+    """Put a text that comes from elsewhere, such as the name of a column, on one line."""
+    return " ".join(text.splitlines())
+
+
 def shortened(text: str, most: int) -> str:
     """Cut a text to `most` characters, the last of which say so.
 

@@ -131,7 +131,10 @@ class RunRows:
         WeglError
             If there is no graph of one of the ids; with the reason, where the run has rejected it.
         """
-        wanted = pa.array(list(dict.fromkeys(graph_ids)), pa.string())
+        try:
+            wanted = pa.array(list(dict.fromkeys(graph_ids)), pa.string())
+        except UnicodeEncodeError as error:
+            raise WeglError(f"the id {error.object!r} is not UTF-8 text, which all ids of a run are") from error
         rows: dict[str, list[int]] = {graph_id: [] for graph_id in wanted.to_pylist()}
         for start, table in self.tables(("graph_id",)):
             place = pc.index_in(table.column("graph_id"), value_set=wanted).combine_chunks()

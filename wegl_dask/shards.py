@@ -344,7 +344,7 @@ def _check_schema(found: pa.Schema, name: str) -> tuple[GraphSchema, LabelSchema
             )
         try:
             values[key] = json.loads(stored[key])
-        except ValueError:
+        except (ValueError, RecursionError):
             raise SourceError(f"{name}: the schema metadata entry {key} is not JSON: {stored[key]!r}") from None
     values["kind"] = values["label_kind"]
     try:
@@ -363,7 +363,7 @@ def _numbering(found: pa.Schema, name: str) -> dict[str, Any]:
     try:
         numbering = json.loads(text)
         unknown = set(numbering) - set(NUMBERING_KEYS)
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, RecursionError):
         raise SourceError(f"{name}: the schema metadata entry numbering is not JSON: {text!r}") from None
     if unknown or not isinstance(numbering, dict):
         raise SourceError(

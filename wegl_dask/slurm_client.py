@@ -19,7 +19,7 @@ from distributed.core import Status
 from distributed.security import Security
 
 from wegl_dask.errors import JobFileError, MissingDependencyError, WeglError
-from wegl_dask.local_client import SMALLEST_MEMORY, dashboard_options, has_dashboard
+from wegl_dask.local_client import SMALLEST_MEMORY, check_dashboard, dashboard_options, has_dashboard
 from wegl_dask.progress import format_bytes
 from wegl_dask.quiet import signals_held, silenced
 from wegl_dask.scheduler_client import check_workers, close_client
@@ -67,6 +67,7 @@ def slurm_client(table: ClusterTable) -> Iterator[Client]:
         If Slurm is not there or does not take the jobs, or they end before a worker has connected.
     """
     arguments = cluster_arguments(table)
+    check_dashboard(table)
     with ExitStack() as stack:
         certificates = stack.enter_context(_certificates(table, arguments["log_directory"]))
         settings = {"distributed.scheduler.allowed-failures": table.allowed_failures}

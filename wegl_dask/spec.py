@@ -3,7 +3,6 @@
 The descriptions in this module are the documentation: ``wegl-dask run --help`` and the README's table are made of them.
 """
 
-import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, LiteralString, Self, get_args
@@ -16,6 +15,7 @@ from wegl_dask.errors import JobFileError
 from wegl_dask.job_checks import MODEL_KEYS, contradictions
 from wegl_dask.job_errors import explain
 from wegl_dask.job_keys import DocumentedKey, table_keys
+from wegl_dask.toml import read_toml
 from wegl_dask.training.names import MetricName, ModelName, ProtocolName
 
 NodeFeature = Literal["labels", "degrees", "attributes", "atom_embedding"]
@@ -428,8 +428,8 @@ class JobSpec(Table):
             If it is not TOML, or a key or value is not allowed; the message names the key.
         """
         try:
-            values = tomllib.loads(text)
-        except tomllib.TOMLDecodeError as error:
+            values = read_toml(text)
+        except ValueError as error:
             raise JobFileError(f"{where} is not TOML: {error}") from error
         for override in overrides:
             _assign(values, override)
@@ -466,8 +466,8 @@ def _assign(values: dict[str, Any], override: str) -> None:
     if not separator or not key.strip():
         raise JobFileError(f"--set {override!r} is not KEY=VALUE; write for example --set transport.solver=sinkhorn")
     try:
-        value = tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+        value = read_toml(f"value = {text}")["value"]
+    except ValueError:
         value = text.strip()
     *parents, leaf = key.strip().split(".")
     table = values

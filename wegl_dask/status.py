@@ -260,7 +260,7 @@ def _holder(folder: Folder) -> tuple[str, datetime | None]:
     try:
         found = json.loads(lock)
         host, process, since = str(found["host"]), int(found["pid"]), found["since"]
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         return "a process that its lock does not name", None
     return f"process {process} on {host}, since {since}", _moment(since)
 

@@ -18,7 +18,6 @@
 
 import contextlib
 import hashlib
-import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -54,6 +53,7 @@ from wegl_dask.records import (
     json_bytes,
     record_path,
 )
+from wegl_dask.toml import read_toml
 from wegl_dask.training.names import TRAIN_FOLDER
 from wegl_dask.version import NUMERICS_VERSION
 
@@ -111,8 +111,8 @@ class RunFolder(Folder):
     def job(self) -> dict[str, Any]:
         """Read the keys of the job file as run; WeglError where the folder has none, or one that is damaged."""
         try:
-            return tomllib.loads(self.job_toml())
-        except tomllib.TOMLDecodeError as error:
+            return read_toml(self.job_toml())
+        except ValueError as error:
             raise WeglError(f"{self.location(JOB_NAME)} is damaged: {error}") from error
 
     def keeps_graphs(self) -> bool:

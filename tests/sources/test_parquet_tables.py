@@ -1,5 +1,6 @@
 import datetime as dt
 from pathlib import Path
+from uuid import UUID
 
 import numpy as np
 import pyarrow as pa
@@ -170,3 +171,26 @@ def test_a_file_that_has_changed_since_the_scan_is_one_error(path, changed):
     pq.write_table(pa.table(changed), path, row_group_size=10)
     with pytest.raises(SourceError, match=r"a\.parquet has changed since it was scanned"):
         list(source.read(plan, plan.units[-1]))
+
+
+def test_ids_may_be_of_types_that_extend_others(read, path):
+    wanted = [UUID(int=number) for number in range(3)]
+    fixed = pa.array([b"one", b"two", None], pa.binary(3))
+    table = {
+        "smiles": ["CO", "CC", "CN"],
+        "uuid": pa.ExtensionArray.from_storage(pa.uuid(), pa.array([each.bytes for each in wanted], pa.binary(16))),
+        "json": pa.ExtensionArray.from_storage(pa.json_(), pa.array(["{}", "[]", None])),
+        "fixed": fixed,
+    }
+    pq.write_table(pa.table(table), path)
+    found = read(id_column="uuid", extra_columns=["json", "fixed"])
+    assert found.rows["graph_id"] == [str(each) for each in wanted]
+    assert found.rows["json"] == ["{}", "[]", None]
+    assert found.rows["fixed"] == ["one", "two", None]
+
+
+def test_bytes_of_one_length_that_are_no_text_reject_their_row(read, path):
+    pq.write_table(pa.table({"smiles": ["CO", "CC"], "id": pa.array([b"\xff\xff", b"ab"], pa.binary(2))}), path)
+    found = read(id_column="id")
+    assert found.rows["graph_id"] == ["ab"]
+    assert "no UTF-8 text" in found.rejected[0]["reason"]

@@ -401,7 +401,7 @@ def summaries(**values):
 def test_the_table_has_a_row_for_each_of_several_tasks_and_for_many_says_where_they_are():
     tasks = {
         name: {"valid": summaries(rmse=[9.0], mae=[9.0], r2=[9.0]), "test": summaries(rmse=rmse, mae=[1.0], r2=[0.5])}
-        for name, rmse in (("energy", [1.0, 3.0]), ("volume", [40.0]))
+        for name, rmse in (("free\nenergy", [1.0, 3.0]), ("volume", [40.0]))
     }
     metrics = {
         "kind": "regression",
@@ -416,10 +416,10 @@ def test_the_table_has_a_row_for_each_of_several_tasks_and_for_many_says_where_t
     }
     of_both = "every number without the name of a task is a mean over 2 tasks"
     assert results_table(metrics) == [
-        "                       RMSE    MAE      R2",
-        "test                  21.00  1.000  0.5000",
-        "test, energy  2.000 ± 1.414  1.000  0.5000",
-        "test, volume          40.00  1.000  0.5000",
+        "                            RMSE    MAE      R2",
+        "test                       21.00  1.000  0.5000",
+        "test, free energy  2.000 ± 1.414  1.000  0.5000",
+        "test, volume               40.00  1.000  0.5000",
         of_both,
     ]
     names = [f"t{i}" for i in range(21)]

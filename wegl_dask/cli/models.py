@@ -1,6 +1,5 @@
 """Commands that embed with a model that is there already: transform, append."""
 
-import tomllib
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -13,6 +12,7 @@ from wegl_dask.cli.jobs import cluster_options, cluster_overrides, on_cluster, o
 from wegl_dask.cli.summary import print_summary
 from wegl_dask.errors import JobFileError
 from wegl_dask.spec import JobSpec
+from wegl_dask.toml import read_toml
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -71,7 +71,9 @@ def transform(
     values = {} if job is None else {key: value for key, value in _read(job).items() if key in TRANSFORMED_TABLES}
     values["model"] = {"path": model}
     if output is not None:
-        values["output"] = {**values.get("output", {}), "path": output}
+        if not isinstance(values.setdefault("output", {}), dict):
+            raise JobFileError(f"{job}: output = {values['output']!r}: it must be a table, [output]")
+        values["output"]["path"] = output
     overrides = (*overrides, *cluster_overrides(scheduler, insecure=insecure))
     spec = JobSpec.from_toml(tomli_w.dumps(values), overrides, where=job or "wegl-dask transform")
     print_summary(
@@ -123,6 +125,6 @@ def _text(job: str) -> str:
 
 def _read(job: str) -> dict[str, Any]:
     try:
-        return tomllib.loads(_text(job))
-    except tomllib.TOMLDecodeError as error:
+        return read_toml(_text(job))
+    except ValueError as error:
         raise JobFileError(f"{job} is not TOML: {error}") from error

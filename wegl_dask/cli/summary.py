@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from wegl_dask.progress import counted, format_bytes, format_seconds, shortened
+from wegl_dask.progress import counted, format_bytes, format_seconds, one_line, shortened
 from wegl_dask.spec import JobSpec
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ def print_summary(spec: JobSpec, summary: "RunSummary") -> None:
         f"{counted(summary.rejected, 'row')} rejected"
     )
     for reason, count in summary.reasons.items():
-        say(f"  {count:,} x {reason}")
+        say(f"  {count:,} x {one_line(reason)}")
     if summary.rejected:
         say(f"  each with its id and reason in {spec.output.path}/rejected")
     for name, count in summary.repairs.items():
@@ -58,13 +58,15 @@ def print_finding(spec: JobSpec, finding: "Finding") -> None:
     say(f"{spec.name}: the job can be run")
     pieces = finding.pieces
     more = f", and {len(pieces) - 1} more" if len(pieces) > 1 else ""
-    say(f"source: {spec.source.kind}, about {finding.estimated_nodes:,} nodes; {shortened(pieces[0], 100)}{more}")
+    say(
+        f"source: {spec.source.kind}, about {finding.estimated_nodes:,} nodes; {one_line(shortened(pieces[0], 100))}{more}"
+    )
     if finding.plan is None:
         opened = f"; {finding.opened} of {counted(len(pieces), 'file')} opened" if finding.opened else ""
         say(f"  too large to be read through here{opened}")
     else:
         for line in _plan_lines(finding.plan):
-            say(f"  {line}")
+            say(f"  {one_line(line)}")
     say(f"node features: {finding.node_features or 'chosen by what the graphs have'}")
     say(f"edge features: {finding.edge_features or 'labels where the graphs have them, else none'}")
     say(f"output: {finding.folder}: {finding.folder_state}")

@@ -4,7 +4,6 @@ import contextlib
 import io
 import json
 import shutil
-import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
@@ -26,6 +25,7 @@ from wegl_dask.shards import read_shard
 from wegl_dask.sources.base import fingerprint
 from wegl_dask.spec import JobSpec
 from wegl_dask.storage import RunFolder
+from wegl_dask.toml import read_toml
 
 GRAPH_FOLDER, RUN_FOLDER = "graphs", "runs"
 
@@ -168,7 +168,7 @@ def run_shipped(
     """
     root = Folder(root).url
     earlier = _earlier_root(RunFolder(output), root)
-    values = tomllib.loads(job_toml)
+    values = read_toml(job_toml)
     values["source"]["root"] = earlier or root
     values["output"]["path"] = output
     job = JobSpec.from_values(values, where=where)
@@ -195,7 +195,7 @@ def _earlier_root(graphs: RunFolder, root: str) -> str | None:
     if not graphs.records():
         return None
     try:
-        values = tomllib.loads((graphs.read_if_there(JOB_NAME) or b"").decode())
+        values = read_toml((graphs.read_if_there(JOB_NAME) or b"").decode())
         earlier = str(values["source"]["root"])
     except (ValueError, KeyError, TypeError) as error:
         raise JobFileError(f"{graphs.location(JOB_NAME)} is damaged ({error!r}). {_advice(graphs.url)}") from error

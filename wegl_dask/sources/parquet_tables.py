@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice, pairwise
 from typing import Any, BinaryIO
+from uuid import UUID
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -105,6 +106,7 @@ class ParquetTable:
 
     def _check_type(self, field: pa.Field) -> None:
         kind = field.type.value_type if pa.types.is_dictionary(field.type) else field.type
+        kind = kind.storage_type if isinstance(kind, pa.BaseExtensionType) else kind
         if pa.types.is_nested(kind):
             raise SourceError(f"{self.name}: column {field.name!r} is of type {kind}; texts or numbers are needed")
 
@@ -142,9 +144,15 @@ def _gathered(metadata: pq.FileMetaData, rows_per_cut: int) -> Iterator[tuple[ra
 
 
 def _texts(column: pa.Array) -> list[str | UnicodeDecodeError | None]:
-    """Write values as text, numbers in their shortest form and booleans as 0 and 1."""
+    """Write values as text, numbers in their shortest form, booleans as 0 and 1, and UUIDs in digits and hyphens."""
     if pa.types.is_dictionary(column.type):
         column = column.dictionary_decode()
+    if isinstance(column.type, pa.BaseExtensionType):
+        if column.type.extension_name == "arrow.uuid":
+            return [None if value is None else str(UUID(bytes=value)) for value in column.storage.to_pylist()]
+        column = column.storage
+    if pa.types.is_fixed_size_binary(column.type):
+        column = pc.cast(column, pa.binary())
     if pa.types.is_boolean(column.type):
         column = pc.cast(column, pa.int8())
     if pa.types.is_integer(column.type) or pa.types.is_floating(column.type) or pa.types.is_null(column.type):

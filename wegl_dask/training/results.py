@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 
 from wegl_dask.errors import WeglError
 from wegl_dask.folders import Folder
+from wegl_dask.progress import one_line
 from wegl_dask.records import json_bytes
 from wegl_dask.sources.base import fingerprint
 from wegl_dask.storage import RunFolder
@@ -245,7 +246,8 @@ def task_rows(metrics: Mapping[str, Any]) -> list[list[str]]:
     """Make the cells of a row for each of several tasks: what it is worth on the part "test", or nested."""
     measured = "test" if metrics["protocol"] == "split" else NESTED
     return [
-        [f"{measured}, {task}", *_cells(metrics, found[measured])] for task, found in metrics["results_by_task"].items()
+        [f"{measured}, {one_line(task)}", *_cells(metrics, found[measured])]
+        for task, found in metrics["results_by_task"].items()
     ]
 
 
