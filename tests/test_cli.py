@@ -177,7 +177,7 @@ def test_check_says_what_a_job_would_read_and_write(call, job, tmp_path):
     assert result.exit_code == 0
     assert result.stdout.splitlines() == [
         "small: the job can be run",
-        "source: tud, about 2 nodes; SMALL",
+        "source: tud, about 2 nodes by its size; SMALL",
         "  2 rows, to be cut into 1 shard",
         "  labels: 2 classes (0, 1); split: no",
         "  nodes: categories [2], 0 attributes",

@@ -83,6 +83,19 @@ def test_points_are_found_where_graphs_of_a_shard_were_not_embedded(write_embedd
     assert_points(rows.points(np.array([61, 62, 71, 125, 185])), [61, 63, 73, 127, 187], embedded("mutag"))
 
 
+def test_a_graph_shard_that_is_missing_or_damaged_is_made_again_by_the_job(write_embedded_run):
+    path = Path(write_embedded_run("mutag"))
+    shard = path / "graphs" / "part-00001.parquet"
+    shard.write_bytes(shard.read_bytes()[:100])
+    with pytest.raises(WeglError, match=rf"cannot read the graph shard {shard}: .*: run the job again"):
+        RunRows.open(path).points(np.array([61, 62]))
+    shard.unlink()
+    with pytest.raises(
+        WeglError, match=rf"there is no graph shard {shard}: run the job again, it makes the shard again"
+    ):
+        RunRows.open(path).points(np.array([61, 62]))
+
+
 def test_a_run_on_an_object_store_is_read_as_one_on_a_disk(embedded_run, embedded):
     path = embedded_run("mutag")
     url = "memory://run-rows/mutag"

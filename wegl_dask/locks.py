@@ -20,7 +20,7 @@ import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from wegl_dask.errors import WeglError
 from wegl_dask.folders import TEMPORARY_PREFIX, Folder
@@ -44,6 +44,24 @@ _NO_LOCKS = (errno.ENOSYS, errno.ENOTSUP, errno.ENOLCK)
 """What a file system says that has no `flock`."""
 
 
+class Other(NamedTuple):
+    """What holds the lock of a folder that cannot be taken.
+
+    Attributes
+    ----------
+    name : str
+    way_out : str
+        What can be done instead of waiting.
+    """
+
+    name: str
+    way_out: str
+
+
+RUN = Other("run", "choose another folder")
+TRAINING = Other("training of this model", "train another model")
+
+
 class Lock(Protocol):
     """A lock that is held."""
 
@@ -52,17 +70,23 @@ class Lock(Protocol):
 
 
 @contextlib.contextmanager
-def locked(folder: Folder) -> Iterator[Lock]:
+def locked(folder: Folder, *, other: Other = RUN) -> Iterator[Lock]:
     """Hold the lock of a folder; the lock file is gone afterwards.
+
+    Parameters
+    ----------
+    folder : Folder
+    other : Other, optional
+        What may hold it, for messages; a run by default.
 
     Raises
     ------
     WeglError
-        If another run holds it: the message names its host, its process and since when.
+        If another one holds it: the message names its host, its process and since when.
     """
-    lock: _FileLock | _RenewedLock | None = _file_lock(folder) if folder.is_local else None
+    lock: _FileLock | _RenewedLock | None = _file_lock(folder, other) if folder.is_local else None
     if lock is None:
-        lock = _RenewedLock(folder)
+        lock = _RenewedLock(folder, other)
     try:
         yield lock
     finally:
@@ -98,7 +122,7 @@ def refuse_held(folder: Folder) -> None:
     """Raise WeglError, as `locked` would, if another run holds the lock of a folder; it is not taken."""
     holder = folder.read_if_there(LOCK_NAME)
     if holder is not None and (is_held(folder) if folder.is_local else _age(folder) < DEAD_AFTER):
-        raise _refusal(folder, holder)
+        raise _refusal(folder, holder, RUN)
 
 
 class _FileLock:
@@ -120,7 +144,7 @@ class _FileLock:
         os.close(self._descriptor)
 
 
-def _file_lock(folder: Folder) -> _FileLock | None:
+def _file_lock(folder: Folder, other: Other) -> _FileLock | None:
     """Take the lock by `flock`; None where the file system has no such thing."""
     path = Path(folder.url, LOCK_NAME)
     is_first_try = True
@@ -139,7 +163,7 @@ def _file_lock(folder: Folder) -> _FileLock | None:
                 holder = file.read()
             if isinstance(error, BlockingIOError):
                 if not is_first_try:
-                    raise _refusal(folder, holder) from error
+                    raise _refusal(folder, holder, other) from error
                 is_first_try = False
                 time.sleep(ASKED_FOR)
                 continue
@@ -170,8 +194,9 @@ def _is_at(descriptor: int, path: Path) -> bool:
 class _RenewedLock:
     """A lock that is an object, renewed by a thread."""
 
-    def __init__(self, folder: Folder) -> None:
+    def __init__(self, folder: Folder, other: Other = RUN) -> None:
         self._folder = folder
+        self._other = other
         self._content = json.dumps(_self_description() | {"token": secrets.token_hex(16)}).encode()
         self._released = threading.Event()
         self._taken_by: bytes | None = None
@@ -182,7 +207,7 @@ class _RenewedLock:
 
     def ensure_held(self) -> None:
         if self._taken_by is not None:
-            raise _refusal(self._folder, self._taken_by)
+            raise _refusal(self._folder, self._taken_by, self._other)
         age = time.monotonic() - self._renewed
         if age > DEAD_AFTER:
             raise WeglError(
@@ -204,7 +229,7 @@ class _RenewedLock:
     def _take(self) -> None:
         holder = self._folder.read_if_there(LOCK_NAME)
         if holder and _age(self._folder) < DEAD_AFTER:
-            raise _refusal(self._folder, holder)
+            raise _refusal(self._folder, holder, self._other)
         try:
             self._folder.write(LOCK_NAME, self._content)
             self._released.wait(SETTLING)
@@ -214,7 +239,7 @@ class _RenewedLock:
             self._remove()
             raise
         if holder != self._content:
-            raise _refusal(self._folder, holder)
+            raise _refusal(self._folder, holder, self._other)
 
     def _renew(self) -> None:
         while not self._released.wait(RENEWED_EVERY):
@@ -251,7 +276,7 @@ def _self_description() -> dict[str, Any]:
     }
 
 
-def _refusal(folder: Folder, holder: bytes | None) -> WeglError:
+def _refusal(folder: Folder, holder: bytes | None, other: Other) -> WeglError:
     try:
         found = json.loads(holder or b"")
         who = f"process {found['pid']} on {found['host']}, since {found['since']}"
@@ -259,6 +284,6 @@ def _refusal(folder: Folder, holder: bytes | None) -> WeglError:
         who = "its lock does not say which"
     hint = "" if folder.is_local else f" (if it died, its lock counts for nothing {DEAD_AFTER:.0f} s after that)"
     return WeglError(
-        f"another run is writing in {folder.location()} ({who}): wait until it ends or stop it{hint}, "
-        "or choose another folder"
+        f"another {other.name} is writing in {folder.location()} ({who}): wait until it ends or stop it{hint}, "
+        f"or {other.way_out}"
     )

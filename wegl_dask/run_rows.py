@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import PurePosixPath
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,7 @@ import pyarrow.parquet as pq
 
 from wegl_dask.canonical import WeightedPoints, canonical_points
 from wegl_dask.embeddings import EmbeddingFormat
-from wegl_dask.errors import WeglError
+from wegl_dask.errors import SourceError, WeglError
 from wegl_dask.folders import Folder
 from wegl_dask.graphs import IntArray, offsets_from_counts
 from wegl_dask.model_files import read_model
@@ -31,6 +32,9 @@ from wegl_dask.shards import ORIGIN, origins, read_shard
 
 READ_AHEAD = 2
 """Parts that are read while the one before is in use."""
+
+MADE_AGAIN = "run the job again, it makes the shard again"
+"""What to do about a graph shard that is not as it was written."""
 
 
 @dataclass(frozen=True)
@@ -220,14 +224,18 @@ class RunRows:
         Raises
         ------
         WeglError
-            If the run has not kept its graphs.
+            If the run has not kept its graphs, or a shard of them is missing or damaged.
         """
-        if not self.run.listing("graphs"):
+        shards = self.run.listing("graphs")
+        if not shards:
             raise WeglError(
                 f"{self.run.location()} has no folder graphs/, and the points of its graphs are needed: run the job again "
                 "with output.keep_graphs = true, in another folder or with --overwrite"
             )
         part_of = np.searchsorted(self.part_starts, rows, side="right") - 1
+        for part in np.unique(part_of).tolist():
+            if PurePosixPath(self._shard_of(part)).name not in shards:
+                raise WeglError(f"there is no graph shard {self.run.location(self._shard_of(part))}: {MADE_AGAIN}")
         pieces = [self._points_of_part(part, rows[part_of == part]) for part in np.unique(part_of).tolist()]
         return WeightedPoints(
             np.concatenate([piece.points for piece in pieces]),
@@ -241,10 +249,16 @@ class RunRows:
         for start, table in self.tables(columns, groups.tolist()):
             yield table, chosen[(chosen >= start) & (chosen < start + table.num_rows)] - start
 
+    def _shard_of(self, part: int) -> str:
+        return part_path("graphs", int(part_index(self.names[part]) or 0))
+
     def _points_of_part(self, part: int, rows: IntArray) -> WeightedPoints:
         """Compute the points of some rows of one part from the graph shard of the same index."""
-        name = part_path("graphs", int(part_index(self.names[part]) or 0))
-        shard = read_shard(self.run.location(name) if self.run.is_local else io.BytesIO(self.run.read(name)))
+        name = self._shard_of(part)
+        try:
+            shard = read_shard(self.run.location(name) if self.run.is_local else io.BytesIO(self.run.read(name)))
+        except SourceError as error:
+            raise WeglError(f"{error}: {MADE_AGAIN}") from error
         first, stop = self.part_starts[part : part + 2].tolist()
         graphs = rows - first
         if shard.rows.num_rows != stop - first:
@@ -255,7 +269,7 @@ class RunRows:
                 file, row = absent[0]
                 raise WeglError(
                     f"{self.run.location(name)} does not hold the graph of row {row} of {file}, which was embedded: it was "
-                    "altered; run the job again, it makes the shard again"
+                    f"altered; {MADE_AGAIN}"
                 )
             graphs = np.array([place[key] for key in wanted], dtype=np.int64)
         points, offsets = self.model.points.evaluate(shard.graphs.take(graphs))

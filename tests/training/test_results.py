@@ -199,7 +199,11 @@ def test_a_model_is_trained_by_one_process_at_a_time(make_problem, write_problem
     with locked(Folder(f"{folder.url}/train/svm-linear")):
         code, _, err = run_command(["train", folder.url, "--model", "svm-linear", *options], capsys)
         assert code == 1
-        assert f"another run is writing in {folder.url}/train/svm-linear (process {os.getpid()} on " in err
+        refusal = (
+            f"another training of this model is writing in {folder.url}/train/svm-linear (process {os.getpid()} on "
+        )
+        assert refusal in err
+        assert err.endswith("wait until it ends or stop it, or train another model\n")
         assert len(err.splitlines()) == 1
         assert run_command(["train", folder.url, "--model", "ridge", *options], capsys)[0] == 0
     assert [metrics["model"] for metrics in read_results(folder)] == ["ridge"]

@@ -43,7 +43,7 @@ def print_summary(spec: JobSpec, summary: "RunSummary") -> None:
     stages = ", ".join(f"{stage} {format_seconds(seconds)}" for stage, seconds in summary.stage_seconds.items())
     total = sum(summary.stage_seconds.values())
     speed = f", {summary.rows / total:,.0f} graphs/s" if summary.parts_made else ""
-    say(f"seconds: {stages}; {format_seconds(total)} in all{speed}")
+    say(f"seconds: {stages}; {format_seconds(total)} in all stages{speed}")
     folder = "data" if embedded else "graphs"
     say(f"output: {spec.output.path} ({counted(summary.shards, 'part')} in {folder}/, {format_bytes(summary.n_bytes)})")
     if embedded:
@@ -59,7 +59,7 @@ def print_finding(spec: JobSpec, finding: "Finding") -> None:
     pieces = finding.pieces
     more = f", and {len(pieces) - 1} more" if len(pieces) > 1 else ""
     say(
-        f"source: {spec.source.kind}, about {finding.estimated_nodes:,} nodes; {one_line(shortened(pieces[0], 100))}{more}"
+        f"source: {spec.source.kind}, about {finding.estimated_nodes:,} nodes by its size; {one_line(shortened(pieces[0], 100))}{more}"
     )
     if finding.plan is None:
         opened = f"; {finding.opened} of {counted(len(pieces), 'file')} opened" if finding.opened else ""

@@ -9,7 +9,7 @@ from importlib.metadata import version
 from typing import Any
 
 from wegl_dask.errors import JobFileError, WeglError
-from wegl_dask.locks import locked
+from wegl_dask.locks import TRAINING, locked
 from wegl_dask.reading import read_embeddings
 from wegl_dask.sources.base import fingerprint
 from wegl_dask.spec import LARGEST_SEED, ClusterTable, TrainTable
@@ -73,7 +73,7 @@ def train(run: RunFolder, table: TrainTable, cluster: ClusterTable, *, seed: int
         unlocked = after.enter_context(ExitStack())
         # Before the fits: they may take hours, and a folder that cannot be written in is found here.
         at = run.subfolder(folder)
-        lock = after.enter_context(locked(at))
+        lock = after.enter_context(locked(at, other=TRAINING))
         unlocked.callback(run.remove_if_empty, TRAIN_FOLDER)
         unlocked.callback(run.remove_if_empty, folder)
         run.clean_temporary(folder)
