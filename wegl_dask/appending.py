@@ -15,7 +15,7 @@ import tomli_w
 from distributed import Client
 
 from wegl_dask.bags import lost_connection
-from wegl_dask.claims import changed_keys, examine
+from wegl_dask.claims import changed_keys, examine, require_writable
 from wegl_dask.errors import JobFileError, SourceError, TooManyRejectedError, WeglError
 from wegl_dask.given_model import GivenModel
 from wegl_dask.graphs import UsedAttributes
@@ -94,6 +94,7 @@ def refuse_append_early(spec: JobSpec) -> None:
         missing.
     """
     folder = RunFolder(spec.output.path)
+    require_writable(folder)
     refuse_held(folder)
     examine(folder, folder.job_toml())
     first = folder.record("plan", 0)

@@ -1,16 +1,13 @@
 """What a job would read and write, found out without computing anything: ``wegl-dask check``."""
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from dask.system import CPU_COUNT
 
-from wegl_dask.claims import examine
-from wegl_dask.errors import JobFileError, SourceError
+from wegl_dask.claims import examine, require_writable
+from wegl_dask.errors import SourceError
 from wegl_dask.features import default_features
-from wegl_dask.folders import Folder
 from wegl_dask.given_model import GivenModel
 from wegl_dask.ingest import check_plan, refuse_output_among_input, shard_size
 from wegl_dask.kernels import kernels
@@ -127,19 +124,8 @@ def _open(source: Source, spec: JobSpec, pieces: Sequence[str]) -> int:
 
 def _folder_state(spec: JobSpec) -> str:
     folder = RunFolder(spec.output.path)
+    require_writable(folder)
     job_toml, _ = examine(folder, spec.to_toml())
     if job_toml is None:
-        _require_writable(folder)
         return "a new folder"
     return "a finished run of this job" if folder.has_succeeded() else "a run of this job that has not finished"
-
-
-def _require_writable(folder: Folder) -> None:
-    """Refuse a folder on a disk that could not be made, or not be written in."""
-    if folder.is_local:
-        path = Path(folder.url)
-        there = next(each for each in (path, *path.parents) if each.exists())
-        if not os.access(there, os.W_OK | os.X_OK):
-            raise JobFileError(
-                f"{folder.location()} cannot be written: {there} is read-only. Choose another output.path"
-            )

@@ -1,10 +1,12 @@
 """Which job a run folder belongs to: a run continues its own folder, and no other job writes in it."""
 
 import json
+import os
 import re
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from wegl_dask.checksums import sealed, unsealed
@@ -162,6 +164,23 @@ def examine(folder: Folder, job_toml: str, *, overwrite: bool = False) -> tuple[
         raise OtherJobError(f"{folder.location()} holds the run of a different job ({_some(changes, 6, '; ')})")
     versions = _earlier_versions(folder)
     return (None, []) if changes else (old_toml, versions)
+
+
+def require_writable(folder: Folder) -> None:
+    """Refuse a folder on a disk that could not be made, or not be written in; nothing is changed.
+
+    Raises
+    ------
+    JobFileError
+        If it, or the nearest folder above it that there is, is read-only or no folder.
+    """
+    if not folder.is_local:
+        return
+    path = Path(folder.url)
+    there = next(each for each in (path, *path.parents) if os.access(each, os.F_OK))
+    if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
+        what = "read-only" if there.is_dir() else "no folder"
+        raise JobFileError(f"{folder.location()} cannot be written: {there} is {what}. Choose another output.path")
 
 
 def clear(folder: Folder) -> None:

@@ -20,7 +20,7 @@ from importlib.metadata import version
 from distributed import Client
 
 from wegl_dask import tasks
-from wegl_dask.claims import examine
+from wegl_dask.claims import examine, require_writable
 from wegl_dask.embeddings import EmbeddingFormat
 from wegl_dask.errors import WeglError
 from wegl_dask.fit import Fit, fit_model, memory_needed, prepare_fit
@@ -119,6 +119,7 @@ def refuse_early(spec: JobSpec, *, overwrite: bool = False) -> None:
     if spec.output.performance_report:
         require_bokeh()
     folder = RunFolder(spec.output.path)
+    require_writable(folder)
     refuse_held(folder)
     examine(folder, spec.to_toml(), overwrite=overwrite)
     require_source(spec)

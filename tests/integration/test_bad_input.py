@@ -276,8 +276,9 @@ def test_a_graph_shard_that_is_cut_off_is_one_line(wegl, tmp_path, out):
 def test_an_output_folder_that_cannot_be_written_is_one_line(wegl, tu_job, tmp_path):
     (tmp_path / "file").write_text("in the way")
     result = wegl(tu_job(), "--set", f"output.path={tmp_path / 'file' / 'out'}")
-    assert result.code == 1
-    assert f"cannot write in {tmp_path / 'file' / 'out'}" in result.line
+    assert result.code == 2
+    out = tmp_path / "file" / "out"
+    assert f"{out} cannot be written: {tmp_path / 'file'} is no folder. Choose another output.path" in result.line
 
 
 def test_a_folder_that_is_no_run_is_left_alone(wegl, tu_job, out):
