@@ -177,7 +177,7 @@ def test_check_says_what_a_job_would_read_and_write(call, job, tmp_path):
     assert result.exit_code == 0
     assert result.stdout.splitlines() == [
         "small: the job can be run",
-        "source: tud, about 2 nodes by its size; SMALL",
+        "source: tud, about 2 nodes; SMALL",
         "  2 rows, to be cut into 1 shard",
         "  labels: 2 classes (0, 1); split: no",
         "  nodes: categories [2], 0 attributes",
@@ -236,7 +236,10 @@ def test_an_output_that_is_damaged_or_of_other_numerics_is_refused(call, job, tm
 
 def test_check_finds_that_the_output_cannot_be_written(call, job, tmp_path, monkeypatch):
     # Nothing is read-only to root, which the tests may be run by.
-    monkeypatch.setattr(os, "access", lambda path, _: path != tmp_path)
+    access = os.access
+    monkeypatch.setattr(
+        os, "access", lambda path, mode: access(path, mode) and not (path == tmp_path and mode & os.W_OK)
+    )
     message = error_of(call("check", job, "--set", "output.path=new/run"), 2)
     assert message == f"{tmp_path}/new/run cannot be written: {tmp_path} is read-only. Choose another output.path"
 
@@ -675,3 +678,14 @@ def test_a_job_file_whose_output_is_no_table_is_refused_by_transform(call, tmp_p
     (tmp_path / "job.toml").write_text('output = "x"\n[source]\nkind = "smiles"\npath = "m.csv"\n')
     message = error_of(call("transform", "model", "--source", "job.toml", "--output", "new"), 2)
     assert message == "job.toml: output = 'x': it must be a table, [output]"
+
+
+def test_check_counts_the_nodes_of_wide_tables_and_the_labels_of_each_target(call, tmp_path):
+    pytest.importorskip("rdkit")
+    rows = [f"{'x' * 1000},CCCCCCCCCC,{i},{'' if i % 2 else 0.5}\n" for i in range(10)]
+    source = 'targets = ["whole", "half"]\nextra_columns = ["note"]'
+    result = call("check", smiles_job(tmp_path, text="note,smiles,whole,half\n" + "".join(rows), source=source))
+    assert result.exit_code == 0, result.output
+    nodes = re.search(r"source: smiles, about (\d+) nodes; ", result.stdout)[1]
+    assert 50 <= int(nodes) <= 100
+    assert "  labels that are known: 10 of whole, 5 of half\n" in result.stdout

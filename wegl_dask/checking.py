@@ -1,6 +1,6 @@
 """What a job would read and write, found out without computing anything: ``wegl-dask check``."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from dask.system import CPU_COUNT
@@ -35,6 +35,9 @@ class Finding:
     pieces : sequence of str
         The files or data sets.
     estimated_nodes : int
+        By the lengths of SMILES that were read through, else by sizes.
+    known_labels : mapping of str to int
+        Rows that have a label, by target, of SMILES that were read through.
     opened : int
         Pieces that were opened.
     plan : SourcePlan or None
@@ -49,6 +52,7 @@ class Finding:
 
     pieces: Sequence[str]
     estimated_nodes: int
+    known_labels: Mapping[str, int]
     opened: int
     plan: SourcePlan | None
     node_features: str
@@ -75,11 +79,14 @@ def check_job(spec: JobSpec) -> Finding:
     source = open_source(spec.source, spec.task)
     require_reading_packages(spec.source)
     pieces, nodes = source.pieces(), source.estimated_nodes()
+    known_labels: Mapping[str, int] = {}
     if nodes <= SCANNED_NODES:
         plan = _scan(spec, source, pieces, nodes, given)
         node_features = ", ".join(spec.nodes.features or default_features(plan.schema))
         edge_features: str = spec.edges.features or ("labels" if plan.schema.edge_category_counts else "none")
         opened = len(pieces)
+        if isinstance(source, SmilesSource):
+            nodes, known_labels = source.count(plan)
     else:
         plan = None
         opened = _open(source, spec, pieces)
@@ -95,7 +102,7 @@ def check_job(spec: JobSpec) -> Finding:
     # Last: what is wrong with the source has to be put right in any case, and may be why the job is another one.
     folder_state = _folder_state(spec)
     folder = RunFolder(spec.output.path).location()
-    return Finding(pieces, nodes, opened, plan, node_features, edge_features, folder, folder_state)
+    return Finding(pieces, nodes, known_labels, opened, plan, node_features, edge_features, folder, folder_state)
 
 
 def _scan(spec: JobSpec, source: Source, pieces: Sequence[str], nodes: int, given: GivenModel | None) -> SourcePlan:

@@ -59,7 +59,7 @@ def print_finding(spec: JobSpec, finding: "Finding") -> None:
     pieces = finding.pieces
     more = f", and {len(pieces) - 1} more" if len(pieces) > 1 else ""
     say(
-        f"source: {spec.source.kind}, about {finding.estimated_nodes:,} nodes by its size; {one_line(shortened(pieces[0], 100))}{more}"
+        f"source: {spec.source.kind}, about {finding.estimated_nodes:,} nodes; {one_line(shortened(pieces[0], 100))}{more}"
     )
     if finding.plan is None:
         opened = f"; {finding.opened} of {counted(len(pieces), 'file')} opened" if finding.opened else ""
@@ -67,6 +67,9 @@ def print_finding(spec: JobSpec, finding: "Finding") -> None:
     else:
         for line in _plan_lines(finding.plan):
             say(f"  {one_line(line)}")
+    if finding.known_labels:
+        known = ", ".join(f"{count:,} of {name}" for name, count in finding.known_labels.items())
+        say(f"  labels that are known: {one_line(shortened(known, 200))}")
     say(f"node features: {finding.node_features or 'chosen by what the graphs have'}")
     say(f"edge features: {finding.edge_features or 'labels where the graphs have them, else none'}")
     say(f"output: {finding.folder}: {finding.folder_state}")

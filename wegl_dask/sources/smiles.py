@@ -13,7 +13,7 @@ from wegl_dask.sources.delimited import Dialect
 from wegl_dask.sources.lookup import Lookup, open_lookup
 from wegl_dask.sources.parquet_tables import NODES_PER_ROW, ParquetTable
 from wegl_dask.sources.paths import COMPRESSIONS, compression_of, ending_of, expand, size_of
-from wegl_dask.sources.text_labels import LabelSurvey, survey_is_needed
+from wegl_dask.sources.text_labels import MISSING, LabelSurvey, survey_is_needed
 from wegl_dask.sources.text_tables import NODES_PER_BYTE, TextTable
 from wegl_dask.spec import SmilesTable
 
@@ -92,6 +92,30 @@ class SmilesSource:
     def plan(self, scans: Sequence[dict[str, Any]]) -> SourcePlan:
         """Put the files together; see `plan_molecules`."""
         return plan_molecules(scans, self.table, self.task)
+
+    def count(self, plan: SourcePlan) -> tuple[int, dict[str, int]]:
+        """Read the rows of a plan through, without featurising them.
+
+        Returns
+        -------
+        nodes : int
+            Number of atoms, by the lengths of the SMILES.
+        labels : dict of str to int
+            Number of rows that have a label, by target.
+        """
+        characters, labels = 0, dict.fromkeys(self.table.targets, 0)
+        for unit in plan.units:
+            roles = self._roles(unit.piece)
+            lookup = self._lookup(roles)
+            for cut, rows in self._file(unit.piece).rows(unit.cuts):
+                for _, values in _joined(rows, cut.where["columns"], lookup, (roles.molecule, *roles.targets)):
+                    # Text is the reason why there is no row.
+                    if isinstance(values, str):
+                        continue
+                    characters += len(values[0] or "")
+                    for name, label in zip(roles.targets, values[1:], strict=True):
+                        labels[name] += (label or "").strip() not in MISSING
+        return int(characters * NODES_PER_BYTE), labels
 
     def read(self, plan: SourcePlan, unit: Unit) -> Iterator[SourceShard]:
         """Read the cuts of one unit, and featurise them."""
