@@ -584,18 +584,21 @@ def test_settings_for_other_clusters_do_not_break_a_local_one(setting):
 def test_a_setting_of_dask_that_names_no_modules_is_refused_with_its_variable(setting):
     with (
         dask.config.set({setting: 3}),
-        pytest.raises(
-            WeglError, match=rf"Dask's setting {setting} = 3 is .* variable DASK_DISTRIBUTED__\w+__PRELOAD or"
-        ),
+        pytest.raises(WeglError, match=rf"Dask's setting {setting} = 3 is .* variable DASK_DISTRIBUTED__\w+__PRELOAD,"),
         open_client(local()),
     ):
         pass
 
 
-def test_a_module_that_dask_is_told_to_load_and_is_not_there_is_said_to_be_of_its_configuration():
+@pytest.mark.parametrize("role", ["client", "nanny", "scheduler", "worker"])
+@pytest.mark.parametrize("name", ["no_such_module", "no_such_module.inner"])
+def test_a_module_that_dask_is_told_to_load_and_is_not_there_is_named_with_its_setting(role, name):
+    setting = f"distributed.{role}.preload"
     with (
-        dask.config.set({"distributed.worker.preload": "no_such_module"}),
-        pytest.raises(WeglError, match=r"No module named 'no_such_module'\. Check .* set for Dask itself"),
+        dask.config.set({setting: ["json", name]}),
+        pytest.raises(
+            WeglError, match=rf"Dask's setting {setting} names the module '{name}', which is not there: correct"
+        ),
         open_client(local()),
     ):
         pass

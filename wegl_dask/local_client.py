@@ -83,7 +83,13 @@ def _preloads() -> dict[str, list[Any]]:
     That is what the user's configuration of Dask has for them, a text or a list, and for workers `PRELOADED`: all at the
     same time, else each would import it when it gets its first task.
     """
-    found = {f"distributed.{role}.preload": _texts(f"distributed.{role}.preload") for role in _PRELOADING}
+    found = {setting: _texts(setting) for setting in (f"distributed.{role}.preload" for role in _PRELOADING)}
+    for setting, names in found.items():
+        for name in names:
+            if not (name.endswith(".py") or "://" in name or _is_module(name)):
+                raise WeglError(
+                    f"Dask's setting {setting} names the module {name!r}, which is not there: {_correct(setting)}"
+                )
     own = found["distributed.worker.preload"]
     arguments = dask.config.get("distributed.worker.preload-argv")
     # They are those of all the user's modules, or a list for each.
@@ -99,13 +105,22 @@ def _preloads() -> dict[str, list[Any]]:
 def _texts(setting: str) -> list[str]:
     """Read a setting of Dask's configuration that is a text, a list of them, or none."""
     value = dask.config.get(setting)
-    texts = [] if value is None else [value] if isinstance(value, str) else value
+    texts = [] if value in (None, "") else [value] if isinstance(value, str) else value
     if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
-        raise WeglError(
-            f"Dask's setting {setting} = {value!r} is no text and no list of them: correct it in the environment variable "
-            f"{as_variable(setting)} or in Dask's configuration files"
-        )
+        raise WeglError(f"Dask's setting {setting} = {value!r} is no text and no list of them: {_correct(setting)}")
     return texts
+
+
+def _correct(setting: str) -> str:
+    return f"correct it in the environment variable {as_variable(setting)}, or in Dask's configuration files"
+
+
+def _is_module(name: str) -> bool:
+    try:
+        return importlib.util.find_spec(name) is not None
+    except ModuleNotFoundError:
+        # Of what it is in.
+        return False
 
 
 def _start_cluster(table: ClusterTable, n_workers: int, memory: int) -> LocalCluster:

@@ -46,8 +46,10 @@ def as_variable(setting: str) -> str:
     --------
     >>> as_variable("distributed.worker.memory.pause")
     'DASK_DISTRIBUTED__WORKER__MEMORY__PAUSE'
+    >>> as_variable("distributed.scheduler.idle-timeout")
+    'DASK_DISTRIBUTED__SCHEDULER__IDLE_TIMEOUT'
     """
-    return f"DASK_{setting.upper().replace('.', '__')}"
+    return f"DASK_{setting.upper().replace('.', '__').replace('-', '_')}"
 
 
 WORKER_ENVIRONMENT = {
