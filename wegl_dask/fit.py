@@ -269,11 +269,11 @@ def _fitted_shards(fit: Fit) -> Iterator[tuple[int, str]]:
 
 def _sketch(
     run: Run, fit: Fit, nodes: NodeEmbedding, columns: IntArray, *, seen: PartFile, moments: PartFile
-) -> tuple[PartFile, ...]:
+) -> fit_tasks.WrittenParts | None:
     """Multiply the scatter of all shards with random directions, where the job asks for that: what each has given."""
     table = fit.spec.projection
     if table.components is None or not needs_sketch(nodes, columns, table.components, table.method):
-        return ()
+        return None
     records = run.complete(
         "sketch",
         partial(
@@ -289,7 +289,7 @@ def _sketch(
         ),
         [ShardTask(shard, fingerprint(fit.fingerprint, graphs), graphs) for shard, graphs in _fitted_shards(fit)],
     )
-    return tuple(records[shard].files[0] for shard in sorted(records))
+    return fit_tasks.WrittenParts.of("sketch", records)
 
 
 def _write_seen(run: Run, seen: np.ndarray) -> PartFile:
@@ -304,11 +304,7 @@ def _merge(run: Run, records: list[PartRecord]) -> PartFile:
     while True:
         groups = [records[i : i + MERGE_FAN_IN] for i in range(0, len(records), MERGE_FAN_IN)]
         descriptors = [
-            fit_tasks.MergeTask(
-                first_index + i,
-                fingerprint(*(record.files[0].sha256 for record in group)),
-                tuple(record.files[0].path for record in group),
-            )
+            fit_tasks.MergeTask(first_index + i, tuple(record.files[0] for record in group))
             for i, group in enumerate(groups)
         ]
         done = run.finished("merge", {task.index: task.input_fingerprint for task in descriptors})
@@ -330,10 +326,10 @@ def _sample_size(fit: Fit) -> int:
     return largest_sample(fit.n_nodes, reference.max_nodes, dimension=fit.dimension, n_points=fit.n_points)
 
 
-def _sample(run: Run, fit: Fit, projection: PartFile) -> IntArray:
-    """Draw nodes (or, for a barycenter, whole graphs) from all shards in proportion to what they hold: which shards."""
+def _sample(run: Run, fit: Fit, projection: PartFile) -> fit_tasks.WrittenParts | None:
+    """Draw nodes (or, for a barycenter, whole graphs) from all shards in proportion to what they hold."""
     if fit.spec.reference.kind == "origin":
-        return np.empty(0, dtype=np.int32)
+        return None
     by_graph = fit.spec.reference.kind == "barycenter"
     wanted = min(fit.n_graphs, fit.spec.reference.graphs) if by_graph else _sample_size(fit)
     held = np.array([fit.counts(shard)[0 if by_graph else 1] for shard in fit.census.records])
@@ -358,5 +354,4 @@ def _sample(run: Run, fit: Fit, projection: PartFile) -> IntArray:
             if count
         ],
     )
-    # Numbers of four bytes, since they travel with the task that fits the reference.
-    return np.array(sorted(records), dtype=np.int32)
+    return fit_tasks.WrittenParts.of("sample", records)

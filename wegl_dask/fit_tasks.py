@@ -3,8 +3,7 @@
 As in `wegl_dask.tasks`, a task gets a small descriptor and leaves its results in the run folder.
 """
 
-import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import pairwise
@@ -17,10 +16,9 @@ from wegl_dask.accumulation import MomentAccumulator
 from wegl_dask.errors import JobFileError
 from wegl_dask.fitting import draw_graphs, draw_points, projection_from_moments
 from wegl_dask.graphs import GraphBatch, IntArray
-from wegl_dask.model_files import Arrays, npz_arrays
 from wegl_dask.points import NodeSettings, PointEmbedding
 from wegl_dask.projection import Moments, Projection, column_factors, random_directions
-from wegl_dask.records import SCRATCH_FOLDER, PartFile, PartRecord
+from wegl_dask.records import PartFile, PartRecord, record_path
 from wegl_dask.reference import (
     KMEANS_DTYPE,
     kmeans_reference,
@@ -43,22 +41,56 @@ class MergeTask:
     Attributes
     ----------
     index : int
-    input_fingerprint : str
-        Hash of the files' hashes.
-    paths : tuple of str
+    files : tuple of PartFile
     """
 
     index: int
-    input_fingerprint: str
-    paths: tuple[str, ...]
+    files: tuple[PartFile, ...]
 
     @property
     def indices(self) -> tuple[int, ...]:
         """Index of the merged part."""
         return (self.index,)
 
+    @property
+    def input_fingerprint(self) -> str:
+        """Hash of the files' hashes."""
+        return fingerprint(*(file.sha256 for file in self.files))
+
     def __str__(self) -> str:
         return f"merge {self.index}"
+
+
+@dataclass(frozen=True)
+class WrittenParts:
+    """Parts of one stage by their indices and one hash of all their files: of many, the files would fill a message.
+
+    Attributes
+    ----------
+    stage : str
+    indices : ndarray of int32, (n_parts,)
+        In ascending order.
+    sha256 : str
+        Hash of the files' hashes.
+    """
+
+    stage: str
+    indices: IntArray
+    sha256: str
+
+    @classmethod
+    def of(cls, stage: str, records: Mapping[int, PartRecord]) -> "WrittenParts":
+        """Name the parts of some records, which are given by index."""
+        indices = sorted(records)
+        hashes = (file.sha256 for index in indices for file in records[index].files)
+        return cls(stage, np.array(indices, dtype=np.int32), fingerprint(*hashes))
+
+    def records(self, folder: RunFolder) -> list[PartRecord]:
+        """Read the records again, in order; WeglError where they are not there, or those of other files."""
+        found = folder.written_records(self.stage, self.indices.tolist())
+        if WrittenParts.of(self.stage, found).sha256 != self.sha256:
+            raise folder.taken_over(record_path(self.stage, int(self.indices[0])))
+        return list(found.values())
 
 
 @dataclass(frozen=True)
@@ -87,7 +119,7 @@ class SampleTask:
     @property
     def input_fingerprint(self) -> str:
         """Hash of everything the sample is made from."""
-        return _sample_fingerprint(self.fit_fingerprint, self.count)
+        return fingerprint(self.fit_fingerprint, str(self.count))
 
     def __str__(self) -> str:
         return f"shard {self.index}"
@@ -119,18 +151,14 @@ def shard_moments(
 def merge_moments(folder: RunFolder, task: MergeTask) -> int:
     """Merge moments in the order given; two are in memory at a time."""
     with folder.recording("merge", task.index, task.input_fingerprint) as part:
-        merged: MomentAccumulator | None = None
-        hashes = []
-        for path in task.paths:
-            content = folder.read(path)
-            hashes.append(hashlib.sha256(content).hexdigest())
-            moments = _moments(npz_arrays(content, folder.location(path)))
-            del content
-            merged = merged or MomentAccumulator(len(moments.mean), scatter=moments.has_scatter)
-            merged.add(moments)
+        first, *others = task.files
+        moments = _read_moments(folder, first)
+        merged = MomentAccumulator(len(moments.mean), scatter=moments.has_scatter)
+        merged.add(moments)
+        for file in others:
             del moments
-        if merged is None or fingerprint(*hashes) != task.input_fingerprint:
-            raise folder.taken_over(SCRATCH_FOLDER)
+            moments = _read_moments(folder, file)
+            merged.add(moments)
         part.write_arrays("merge", _moments_arrays(merged.moments()))
     return 0
 
@@ -171,10 +199,10 @@ def write_projection(
     seen: PartFile,
     standardize: bool,
     components: int | None,
-    sketches: Sequence[PartFile],
+    sketches: WrittenParts | None,
     seed: int,
 ) -> int:
-    """Fit the projection, to `sketches` where there are some, which are added in the order given.
+    """Fit the projection, to `sketches` where there are some, which are added in their order.
 
     Raises
     ------
@@ -185,9 +213,10 @@ def write_projection(
     columns = folder.read_arrays(seen)["seen"]
     with folder.recording("projection", 0, task.input_fingerprint) as part:
         merged, sketch = _read_moments(folder, moments), None
-        if sketches and components is not None:
-            products = folder.read_arrays(sketches[0])["products"]
-            for file in sketches[1:]:
+        if sketches is not None and components is not None:
+            first, *others = (record.files[0] for record in sketches.records(folder))
+            products = folder.read_arrays(first)["products"]
+            for file in others:
                 products += folder.read_arrays(file)["products"]
             sketch = random_directions(len(merged.mean), components, seed), products
         try:
@@ -224,7 +253,7 @@ def sample_nodes(
         graphs = _fit_graphs(read_graphs(folder, task.index, task.graphs), train=train)
         points = draw_points(embedding, graphs, task.count, np.random.default_rng([seed, task.index]))
         part.write_arrays("sample", {"points": points.astype(dtype, copy=False)})
-        part.note(drawn=task.count, points=task.count)
+        part.note(points=task.count)
     return 0
 
 
@@ -237,7 +266,7 @@ def sample_graphs(
         graphs = _fit_graphs(read_graphs(folder, task.index, task.graphs), train=train)
         points, counts = draw_graphs(embedding, graphs, task.count, np.random.default_rng([seed, task.index]))
         part.write_arrays("sample", {"points": points, "counts": counts})
-        part.note(drawn=task.count, points=len(points))
+        part.note(points=len(points))
     return task.count
 
 
@@ -249,7 +278,7 @@ def write_model(
     *,
     n_points: int,
     projection: PartFile,
-    samples: IntArray,
+    samples: WrittenParts | None,
     origin: Origin,
     plan: str,
 ) -> int:
@@ -266,8 +295,8 @@ def write_model(
         Number N of reference points.
     projection : PartFile
         What `write_projection` wrote.
-    samples : ndarray of int32, shape (n_samples,)
-        The shards that a sample was drawn from, in order.
+    samples : WrittenParts or None
+        None where the reference needs none.
     origin : Origin
         Without the numbering of categories.
     plan : str
@@ -280,7 +309,7 @@ def write_model(
     """
     with folder.recording("reference", 0, task.input_fingerprint) as part:
         fitted = _projection(folder, projection)
-        sampled = _samples(folder, task.input_fingerprint, samples)
+        sampled = samples.records(folder) if samples is not None else []
         model = Model(
             schema=settings.schema,
             points=PointEmbedding(settings.build(), fitted),
@@ -328,19 +357,6 @@ def _reference(
     return reference_from_samples(table.kind, found, n_points, step=step, seed=seed)
 
 
-def _samples(folder: RunFolder, fit_fingerprint: str, shards: IntArray) -> list[PartRecord]:
-    """Read the records of the samples that were drawn for a fit; WeglError where there are others."""
-    records = folder.written_records("sample", shards.tolist())
-    for record in records.values():
-        if record.input_fingerprint != _sample_fingerprint(fit_fingerprint, record.extra["drawn"]):
-            raise folder.taken_over(record.path)
-    return list(records.values())
-
-
-def _sample_fingerprint(fit_fingerprint: str, count: int) -> str:
-    return fingerprint(fit_fingerprint, str(count))
-
-
 def _all_points(folder: RunFolder, samples: Sequence[PartRecord], dimension: int) -> np.ndarray:
     """Read all samples into one array, which is there once."""
     points = np.empty((sum(int(record.extra["points"]) for record in samples), dimension), KMEANS_DTYPE)
@@ -371,10 +387,7 @@ def _projection(folder: RunFolder, file: PartFile) -> Projection:
 
 
 def _read_moments(folder: RunFolder, file: PartFile) -> Moments:
-    return _moments(folder.read_arrays(file))
-
-
-def _moments(arrays: Arrays) -> Moments:
+    arrays = folder.read_arrays(file)
     return Moments(int(arrays["count"]), arrays["mean"], arrays["deviations"])
 
 

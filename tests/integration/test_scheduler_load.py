@@ -8,6 +8,7 @@ import pytest
 from wegl_dask import bags
 from wegl_dask.bags import run_stage
 from wegl_dask.fit_tasks import MergeTask
+from wegl_dask.records import PartFile
 
 MOST_BYTES = 1_000_000
 
@@ -84,8 +85,8 @@ def test_no_message_of_a_job_with_a_large_vocabulary_exceeds_a_megabyte(run, tmp
 
 
 def test_a_full_wave_of_the_largest_descriptors_is_less_than_a_megabyte(dask_client, messages):
-    paths = tuple(f"scratch/moments-{i:05d}-moments.npz" for i in range(16))
-    descriptors = [MergeTask(i, f"{i:032x}", paths) for i in range(bags.WAVE)]
+    files = tuple(PartFile(f"scratch/moments-{i:05d}-moments.npz", 0, 2**27, f"{i:064x}") for i in range(16))
+    descriptors = [MergeTask(i, files) for i in range(bags.WAVE)]
     done = list(run_stage(dask_client, "merge", hash, descriptors, retries=0))
     assert len(done) == bags.WAVE
     assert max(messages) < MOST_BYTES
