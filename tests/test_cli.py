@@ -22,10 +22,10 @@ from wegl_dask import checking, planning
 from wegl_dask.checksums import sealed
 from wegl_dask.cli import main, models
 from wegl_dask.cli.jobs import cluster_overrides
-from wegl_dask.cli.stopping import Stopped
-from wegl_dask.errors import WeglError
+from wegl_dask.errors import MissingDependencyError, WeglError
 from wegl_dask.records import json_bytes
 from wegl_dask.spec import JobSpec, documented_keys, read_job
+from wegl_dask.stopping import Stopped
 from wegl_dask.storage import RunFolder
 
 REPOSITORY = Path(__file__).parents[1]
@@ -689,3 +689,62 @@ def test_check_counts_the_nodes_of_wide_tables_and_the_labels_of_each_target(cal
     nodes = re.search(r"source: smiles, about (\d+) nodes; ", result.stdout)[1]
     assert 50 <= int(nodes) <= 100
     assert "  labels that are known: 10 of whole, 5 of half\n" in result.stdout
+
+
+# Signals before and after the command's own work
+
+SIGNALLED = """
+import atexit
+import os
+import runpy
+import signal
+import sys
+
+number, where, *sys.argv[1:] = int(sys.argv[1]), sys.argv[2], *sys.argv[3:]
+
+
+def tell():
+    os.kill(os.getpid(), number)
+
+
+class Finder:
+    def find_spec(self, name, *_):
+        if name == where:
+            tell()
+
+
+if where == "the end":
+    atexit.register(tell)
+sys.meta_path.insert(0, Finder())
+runpy.run_module("wegl_dask", run_name="__main__", alter_sys=True)
+"""
+
+
+def signalled(number, where, *arguments, **options):
+    """Run the command, and send it a signal as it begins to import a module, or at its end."""
+    command = [sys.executable, "-c", SIGNALLED, str(int(number)), where, *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, cwd=REPOSITORY, **options)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("where", ["wegl_dask.cli", "pydantic", "pydantic_core", "distributed"])
+def test_a_signal_while_the_command_is_imported_ends_it_with_a_line(number, where):
+    done = signalled(number, where, "run", "jobs/quickstart.toml")
+    assert done.stderr == f"\nwegl-dask: stopped by {number.name}. Run the same command again\n"
+    assert done.returncode == 128 + number
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_at_the_end_of_python_ends_it_at_once(number):
+    done = signalled(number, "the end", "init")
+    assert (done.returncode, done.stderr) == (-number, "")
+
+
+def test_a_command_goes_on_without_its_terminal_under_nohup():
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        done = signalled(signal.SIGHUP, "pydantic", "init")
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    assert done.returncode == 0, done.stderr
+    assert "quickstart" in done.stdout

@@ -467,7 +467,7 @@ def test_the_first_workers_of_a_process_never_have_the_signals(script):
     output, errors = script(BLOCKED).communicate(timeout=120)
     masks = [int(mask) for mask in output.split()]
     assert len(masks) == 2, errors
-    assert all(mask >> (each - 1) & 1 for mask in masks for each in (signal.SIGINT, signal.SIGTERM))
+    assert all(mask >> (each - 1) & 1 for mask in masks for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP))
 
 
 def test_what_a_killed_job_left_is_removed_by_the_next_and_that_of_a_running_one_is_not(script, tmp_path):

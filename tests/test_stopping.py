@@ -8,11 +8,13 @@ import sys
 import threading
 import traceback
 import weakref
+from contextlib import contextmanager, suppress
 
 import pytest
 from distributed.utils import LoopRunner, sync
 
-from wegl_dask.cli.stopping import Stopped, stopped_by_signals
+from wegl_dask import stopping
+from wegl_dask.stopping import IMPORT_SYSTEM, Stopped, signals_held, stopped_by_signals
 
 
 def test_a_request_that_a_signal_cuts_off_leaves_no_word_behind(caplog, wait_until):
@@ -60,10 +62,11 @@ def test_what_there_is_when_a_block_was_stopped_is_the_blocks_to_say():
 
 
 def test_signals_have_their_handlers_and_logs_their_levels_back(caplog):
-    before = signal.getsignal(signal.SIGTERM)
+    before = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGALRM)]
     with pytest.raises(Stopped), stopped_by_signals():
         signal.raise_signal(signal.SIGTERM)
-    assert signal.getsignal(signal.SIGTERM) is before
+    assert [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGALRM)] == before
+    assert signal.getitimer(signal.ITIMER_REAL) == (0, 0)
     logging.getLogger("tornado.application").error("heard")
     assert [record.message for record in caplog.records] == ["heard"]
 
@@ -111,3 +114,112 @@ def test_what_else_python_drops_is_told_as_before(monkeypatch):
         del thing
         assert reference() is None
     assert [type(each.exc_value) for each in printed] == [ZeroDivisionError]
+
+
+def test_a_terminal_that_is_closed_stops_the_command_unless_it_is_to_go_on_without_one():
+    with pytest.raises(Stopped, match="stopped by SIGHUP") as stopped, stopped_by_signals():
+        signal.raise_signal(signal.SIGHUP)
+    assert stopped.value.exit_code == 129
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with stopped_by_signals():
+            signal.raise_signal(signal.SIGHUP)
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+def test_a_signal_that_a_library_keeps_to_itself_comes_again(wait_until, monkeypatch):
+    monkeypatch.setattr(stopping, "LOST_SECONDS", 0.01)
+
+    def catch_all():
+        with suppress(BaseException):
+            signal.raise_signal(signal.SIGTERM)
+
+    def go_on():
+        catch_all()
+        wait_until(lambda: False, "the signal", seconds=60)
+
+    with pytest.raises(Stopped, match="stopped by SIGTERM"), stopped_by_signals():
+        go_on()
+    monkeypatch.setattr(stopping, "LOST_SECONDS", 60)
+    with pytest.raises(Stopped, match="stopped by SIGTERM"), stopped_by_signals():
+        catch_all()
+
+
+@contextmanager
+def cleaning_up(function):
+    try:
+        yield
+    finally:
+        function()
+
+
+def test_cleaning_up_is_not_interrupted_by_what_comes_again(monkeypatch, wait_until):
+    monkeypatch.setattr(stopping, "LOST_SECONDS", 0.01)
+    again, looked, cleaned = stopping._leads_to_stopped, [], []
+    monkeypatch.setattr(stopping, "_leads_to_stopped", lambda error: looked.append(again(error)) or looked[-1])
+
+    def clean_up():
+        wait_until(lambda: looked.count(True) >= 3, "the signal, again and again", seconds=60)
+        signal.raise_signal(signal.SIGINT)
+        cleaned.append(True)
+
+    with pytest.raises(Stopped, match="stopped by SIGTERM"), stopped_by_signals(), cleaning_up(clean_up):
+        signal.raise_signal(signal.SIGTERM)
+    assert cleaned == [True]
+
+
+def test_a_signal_while_python_looks_for_a_module_waits_until_it_has_let_go_of_its_lock(wait_until):
+    class Finder:
+        """Asked for every module that is imported."""
+
+        frame = None
+
+        def find_spec(self, *_):
+            self.frame = sys._getframe(1)
+
+    finder = Finder()
+    sys.meta_path.insert(0, finder)
+    try:
+        with pytest.raises(ModuleNotFoundError):
+            import no_such_module_is_there  # noqa: F401
+    finally:
+        sys.meta_path.remove(finder)
+    assert finder.frame.f_code.co_filename == IMPORT_SYSTEM
+    passed = []
+
+    def tell():
+        signal.getsignal(signal.SIGTERM)(signal.SIGTERM, finder.frame)
+        passed.append(True)
+        wait_until(lambda: False, "the signal", seconds=60)
+
+    with pytest.raises(Stopped), stopped_by_signals():
+        tell()
+    assert passed == [True]
+
+
+def test_signals_that_a_thread_of_a_library_takes_are_held_too():
+    """Those of OpenBLAS block no signal, and Python answers in the main thread what any thread took."""
+    held, taken = threading.Event(), threading.Event()
+
+    def take():
+        held.wait(60)
+        signal.pthread_kill(threading.get_ident(), signal.SIGTERM)
+        taken.set()
+
+    thread = threading.Thread(target=take)
+    thread.start()
+    passed = []
+
+    def hold():
+        with signals_held():
+            held.set()
+            assert taken.wait(60)
+            passed.extend(range(1000))
+        passed.append("not reached")
+
+    with pytest.raises(Stopped, match="stopped by SIGTERM"), stopped_by_signals():
+        hold()
+    thread.join()
+    assert passed == list(range(1000))

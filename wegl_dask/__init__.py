@@ -1,10 +1,9 @@
 """Whole-graph embeddings by linear optimal transport (WEGL), as a distributed batch job on Dask."""
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
 
-from wegl_dask.version import __version__
-
+# That of `typing`, which takes longer to import than all that is needed before the command can be stopped.
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from wegl_dask.approximation import Approximation, measure_approximation
     from wegl_dask.errors import WeglError
@@ -12,6 +11,7 @@ if TYPE_CHECKING:
     from wegl_dask.nearest import neighbours, similar
     from wegl_dask.reading import Embeddings, read_embeddings
     from wegl_dask.training.saved import load_estimators
+    from wegl_dask.version import __version__
     from wegl_dask.wegl import WEGL
 
 __all__ = [
@@ -36,6 +36,7 @@ _MODULES = {
     "GraphBatch": "graphs",
     "GraphSchema": "graphs",
     "WeglError": "errors",
+    "__version__": "version",
     "load_estimators": "training.saved",
     "measure_approximation": "approximation",
     "neighbours": "nearest",
@@ -44,7 +45,7 @@ _MODULES = {
 }
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     """Import what is asked for, and no more: the command would otherwise wait for pyarrow and SciPy."""
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

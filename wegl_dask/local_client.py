@@ -21,9 +21,10 @@ from distributed.utils import clean_dashboard_address
 from wegl_dask.errors import JobFileError, MissingDependencyError, WeglError
 from wegl_dask.lost_workers import WATCH_SECONDS, give_up, watched
 from wegl_dask.progress import format_bytes
-from wegl_dask.quiet import innermost, signals_held, silenced
+from wegl_dask.quiet import innermost, silenced
 from wegl_dask.scratch import scratch_folder
 from wegl_dask.spec import ClusterTable
+from wegl_dask.stopping import signals_held
 from wegl_dask.worker_environment import DASK_SETTINGS, LOCAL_SETTINGS, PROFILE, WORKER_ENVIRONMENT, as_variable
 
 PRELOADED = (

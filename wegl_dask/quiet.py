@@ -1,24 +1,8 @@
-"""Dask's parts start and end without noise, and without being interrupted halfway."""
+"""Dask's parts start and end without noise."""
 
 import logging
-import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
-
-
-@contextmanager
-def signals_held(*signals: signal.Signals) -> Iterator[None]:
-    """Put off signals, Ctrl-C and SIGTERM if none is named, to the end of the block, and keep them from what starts in it.
-
-    A terminal and a batch system send them to the workers as well, which would die with a traceback and be started
-    anew; they are stopped from here. The threads that start workers later inherit it. Where multiprocessing is to start
-    processes, its resource tracker has to be there before: the thread that starts it has the signals again.
-    """
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, signals or {signal.SIGINT, signal.SIGTERM})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 @contextmanager

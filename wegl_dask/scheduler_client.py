@@ -18,8 +18,9 @@ from distributed.versions import VersionMismatchWarning
 
 from wegl_dask.errors import WeglError
 from wegl_dask.lost_workers import watched
-from wegl_dask.quiet import innermost, signals_held, silenced
+from wegl_dask.quiet import innermost, silenced
 from wegl_dask.spec import ClusterTable
+from wegl_dask.stopping import signals_held
 from wegl_dask.tls import refuse_insecure, security
 from wegl_dask.uploads import upload_wheel
 from wegl_dask.worker_checks import (

@@ -21,9 +21,10 @@ from distributed.security import Security
 from wegl_dask.errors import JobFileError, MissingDependencyError, WeglError
 from wegl_dask.local_client import SMALLEST_MEMORY, check_dashboard, dashboard_options, has_dashboard
 from wegl_dask.progress import format_bytes
-from wegl_dask.quiet import signals_held, silenced
+from wegl_dask.quiet import silenced
 from wegl_dask.scheduler_client import check_workers, close_client
 from wegl_dask.spec import ClusterTable
+from wegl_dask.stopping import signals_held
 from wegl_dask.tls import security
 from wegl_dask.worker_environment import PROFILE, WORKER_ENVIRONMENT, as_variable
 

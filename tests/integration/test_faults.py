@@ -344,7 +344,7 @@ def test_a_scheduler_that_is_away_for_half_a_minute_delays_the_run_and_no_more(
 # --- Signals ---
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
 def test_a_signal_ends_the_command_at_once_and_leaves_nothing_behind(
     number, code, command, run, job_file, mutag_job, undisturbed, wait_until, same_bytes, tmp_path
 ):

@@ -22,7 +22,7 @@ from wegl_dask.worker_checks import VersionsError
 COMMAND = """
 import sys, time
 from pathlib import Path
-from wegl_dask.cli.stopping import Stopped, stopped_by_signals
+from wegl_dask.stopping import Stopped, stopped_by_signals
 from wegl_dask.training.spreading import Workers
 
 def fit(path):
@@ -43,7 +43,7 @@ def running():
     for folder in Path("/proc").glob("[0-9]*"):
         try:
             state, parent = (folder / "stat").read_text().rpartition(")")[2].split()[:2]
-            command = (folder / "cmdline").read_text()
+            command = (folder / "cmdline").read_text(errors="replace")
         except (FileNotFoundError, ProcessLookupError):
             continue
         if state != "Z":

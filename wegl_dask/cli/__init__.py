@@ -16,9 +16,9 @@ from typing import Any, NoReturn
 import click
 
 from wegl_dask.cli import experiments, geometry, jobs, models, neighbours, plan, report, reproduce, runs, training
-from wegl_dask.cli.stopping import RUN_AGAIN, Stopped
 from wegl_dask.errors import WeglError
 from wegl_dask.logs import LOG_JSON, json_lines, log_event
+from wegl_dask.stopping import RUN_AGAIN, Stopped
 from wegl_dask.version import __version__
 
 NO_THREAD = "can't start new thread"
@@ -51,8 +51,14 @@ class _Group(click.Group):
 
     def make_context(self, *args: Any, **extra: Any) -> click.Context:
         """Read the arguments of the group itself."""
-        with _usage_errors_on_one_line():
-            return super().make_context(*args, **extra)
+        try:
+            with _usage_errors_on_one_line():
+                return super().make_context(*args, **extra)
+        except Stopped as stopped:
+            # Click would say that it was aborted.
+            with suppress(OSError):
+                click.echo(f"\nwegl-dask: {stopped}", err=True)
+            sys.exit(stopped.exit_code)
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command."""
@@ -139,7 +145,8 @@ def _usage_errors_on_one_line() -> Iterator[None]:
 def main(*, debug: bool) -> None:
     """Embed whole graphs as vectors by linear optimal transport, as a batch job on Dask.
 
-    Exit codes: 0 done, 1 failed, 2 usage or job file, 3 too many rows rejected, 130 stopped by Ctrl-C, 143 terminated.
+    Exit codes: 0 done, 1 failed, 2 usage or job file, 3 too many rows rejected, 130 stopped by Ctrl-C, 143 terminated,
+    129 left without its terminal.
     """
     # What the encoding of the terminal has no character for becomes a question mark.
     if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":

@@ -5,24 +5,27 @@ import json
 import logging
 import re
 import sys
-from collections.abc import Callable
-from contextlib import ExitStack, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import asdict
 from functools import partial
 from importlib import resources
 from itertools import takewhile
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from wegl_dask.cli.keys import KeysCommand
-from wegl_dask.cli.stopping import stopped_by_signals, swept
 from wegl_dask.cli.summary import print_finding, print_summary
-from wegl_dask.errors import JobFileError
+from wegl_dask.errors import JobFileError, WeglError
 from wegl_dask.logs import LOG_JSON, LoggedProgress, json_lines, log_event
 from wegl_dask.progress import note
 from wegl_dask.spec import JobSpec, read_job
+from wegl_dask.stopping import stopped_by_signals
+
+if TYPE_CHECKING:
+    from wegl_dask.storage import RunFolder
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -217,7 +220,7 @@ def on_cluster(
         stack.enter_context(json_lines(sys.stderr) if in_json else nullcontext())
         stack.enter_context(stopped_by_signals())
         before(spec)
-        stack.enter_context(swept(RunFolder(spec.output.path)))
+        stack.enter_context(_swept(RunFolder(spec.output.path)))
         client = stack.enter_context(open_client(spec.cluster))
         link = dashboard_link(spec.cluster, client)
         if not in_json:
@@ -229,3 +232,18 @@ def on_cluster(
         summary = function(spec, client, progress=LoggedProgress, **arguments)
         log_event("finished", f"{spec.name}: done", summary=asdict(summary))
         return summary
+
+
+@contextmanager
+def _swept(folder: "RunFolder") -> Iterator[None]:
+    """Remove the beginnings of files from a run folder when the block, and workers in it, came to an untimely end."""
+    try:
+        yield
+    except BaseException:
+        # An object store shows no beginnings. A folder that is no run's is left alone; one that another run holds by now
+        # was swept by that one.
+        with suppress(WeglError):
+            if folder.is_local and folder.job_toml():
+                with folder.lock():
+                    folder.clean_temporary()
+        raise

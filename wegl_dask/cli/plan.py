@@ -3,8 +3,8 @@
 import click
 
 from wegl_dask.cli.jobs import job_arguments
-from wegl_dask.cli.stopping import RUN_AGAIN, stopped_by_signals
 from wegl_dask.spec import read_job
+from wegl_dask.stopping import RUN_AGAIN, stopped_by_signals
 
 
 @click.command(short_help="Say what a job will need, before it runs.")

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from wegl_dask.cli.jobs import shipped_jobs
-from wegl_dask.cli.stopping import stopped_by_signals
 from wegl_dask.errors import JobFileError
 from wegl_dask.spec import LARGEST_SEED
+from wegl_dask.stopping import stopped_by_signals
 
 if TYPE_CHECKING:
     from wegl_dask.folders import Folder

@@ -4,10 +4,10 @@ from typing import Any, get_args
 
 import click
 
-from wegl_dask.cli.stopping import stopped_by_signals
 from wegl_dask.errors import JobFileError
 from wegl_dask.progress import format_seconds
 from wegl_dask.spec import JobSpec
+from wegl_dask.stopping import stopped_by_signals
 from wegl_dask.training.names import MODEL_NAMES, MetricName, ProtocolName, training_folder
 
 

@@ -23,9 +23,9 @@ from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 from wegl_dask.cluster import open_client
 from wegl_dask.errors import MORE_MEMORY, WeglError
 from wegl_dask.progress import Progress
-from wegl_dask.quiet import signals_held
 from wegl_dask.scheduler_client import require_packages
 from wegl_dask.spec import ClusterTable
+from wegl_dask.stopping import signals_held
 from wegl_dask.training.kept_scores import Keepable, KeptScores
 
 PARENT_LOOKED_FOR_EVERY = 1.0
@@ -181,20 +181,21 @@ def _cut_off(arriving: Generator[Any, None, None]) -> None:
 
 @contextmanager
 def _children_without_interrupts() -> Iterator[None]:
-    """Keep Ctrl-C, which a terminal sends to all processes of a command, from those that are started in the block.
+    """Keep what a terminal sends to all processes of a command, Ctrl-C and its end, from those that start in the block.
 
-    They inherit it blocked, from their first moment on; this process has it again after the block.
+    They inherit both blocked, from their first moment on; this process has them again after the block.
     """
-    # Two processes that tidy up behind the others: to start them unblocks it.
+    # Two processes that tidy up behind the others: to start them unblocks Ctrl-C.
     multiprocessing.resource_tracker.ensure_running()
     loky_resource_tracker.ensure_running()
-    with signals_held(signal.SIGINT):
+    with signals_held(signal.SIGINT, signal.SIGHUP):
         yield
 
 
 def _serve(parent: int) -> None:
-    """Prepare a process: it leaves Ctrl-C to its parent, and ends when that is gone, however it ended."""
+    """Prepare a process: it leaves Ctrl-C and the end of a terminal to its parent, and ends when that is gone, however it ended."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
     threading.Thread(target=_end_with, args=(parent,), name="wegl-dask parent", daemon=True).start()
 
 
