@@ -1,5 +1,6 @@
 """The command line: help, messages and exit codes, and what each command leaves behind."""
 
+import errno
 import fcntl
 import json
 import os
@@ -22,7 +23,7 @@ from wegl_dask import checking, planning
 from wegl_dask.checksums import sealed
 from wegl_dask.cli import main, models
 from wegl_dask.cli.jobs import cluster_overrides
-from wegl_dask.errors import MissingDependencyError, WeglError
+from wegl_dask.errors import WeglError
 from wegl_dask.records import json_bytes
 from wegl_dask.spec import JobSpec, documented_keys, read_job
 from wegl_dask.stopping import Stopped
@@ -501,7 +502,13 @@ def test_an_error_that_nobody_can_be_told_has_its_exit_code(in_a_shell):
 
 @pytest.mark.parametrize(
     ("error", "what"),
-    [(MemoryError(), "memory"), (RuntimeError("can't start new thread"), "threads or processes")],
+    [
+        (MemoryError(), "memory"),
+        (RuntimeError("can't start new thread"), "threads or processes"),
+        (ImportError("libarrow.so.2600: failed to map segment from shared object"), "memory"),
+        (OSError(errno.ENOMEM, os.strerror(errno.ENOMEM)), "memory"),
+        (OSError(errno.EMFILE, os.strerror(errno.EMFILE)), "open files"),
+    ],
 )
 def test_a_shortage_is_one_line(error, what, call, job, monkeypatch):
     def fail(*_, **__):

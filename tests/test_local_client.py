@@ -1,4 +1,5 @@
 import errno
+import multiprocessing
 import os
 import random
 import signal
@@ -504,6 +505,26 @@ def test_a_worker_that_died_and_cannot_be_started_again_ends_the_stage(monkeypat
         patch.setattr("distributed.nanny.WorkerProcess.start", fail)
         with pytest.raises(WeglError, match=r"stage: the workers that tried it died, and no other could be started"):
             list(run_stage(client, "stage", kill_the_worker, [1, 2, 3], retries=0))
+
+
+def test_workers_that_do_not_come_to_be_ready_are_a_line_and_are_gone(monkeypatch):
+    """Where the system gives too little memory or too few files, Dask ends with an assertion, and leaves processes behind."""
+    started = []
+
+    def start(**_):
+        started.append(multiprocessing.get_context("spawn").Process(target=time.sleep, args=(600,)))
+        started[0].start()
+        raise AssertionError("Status.starting")
+
+    monkeypatch.setattr(local_client, "LocalCluster", start)
+    with (
+        pytest.raises(WeglError, match="could not be started: their processes did not come to be ready") as raised,
+        open_client(local()),
+    ):
+        pass
+    assert "what `ulimit -a` says" in str(raised.value)
+    started[0].join(60)
+    assert started[0].exitcode == -signal.SIGKILL
 
 
 def test_a_script_without_a_main_guard_is_told_so(script):

@@ -37,6 +37,12 @@ PRELOADED = (
 SMALLEST_MEMORY = 500_000_000
 """Memory of a worker, in bytes, below which it would be stopped by what it imports before it has read a graph."""
 
+UNSTARTED = {
+    "Status.init": "their processes ended as they began",
+    "Status.starting": "their processes did not come to be ready",
+}
+"""What Dask says of a process that did not start, no more than the state that it was in, and what that means."""
+
 START_SECONDS = 60
 RESTART_SECONDS = 60
 """Without a worker, after which none is expected any more in the place of those that died."""
@@ -126,7 +132,7 @@ def _is_module(name: str) -> bool:
 
 def _start_cluster(table: ClusterTable, n_workers: int, memory: int) -> LocalCluster:
     try:
-        with silenced():
+        with silenced(), _no_process_left():
             return LocalCluster(
                 n_workers=n_workers,
                 threads_per_worker=1,
@@ -137,14 +143,25 @@ def _start_cluster(table: ClusterTable, n_workers: int, memory: int) -> LocalClu
                 scheduler_kwargs=dashboard_options(table),
                 death_timeout=START_SECONDS,
             )
-    except (OSError, RuntimeError) as error:
-        # Of a process that ended as it began Dask says no more than the state that it was in.
-        why = innermost(error).replace("Status.init", "their processes ended as they began")
+    except (OSError, RuntimeError, AssertionError) as error:
+        said = innermost(error)
         raise WeglError(
-            f"{n_workers} local workers could not be started: {why}. Check cluster.workers, the memory that is free and what "
-            "is set for Dask itself, in environment variables DASK_... and its configuration files; a script must do its "
-            'work under  if __name__ == "__main__":'
+            f"{n_workers} local workers could not be started: {UNSTARTED.get(said, said)}. Check cluster.workers, the memory "
+            "that is free, what `ulimit -a` says and what is set for Dask itself, in environment variables DASK_... and its "
+            'configuration files; a script must do its work under  if __name__ == "__main__":'
         ) from error
+
+
+@contextmanager
+def _no_process_left() -> Iterator[None]:
+    """Kill the processes that a block has started if it fails: Python would wait for their end before its own."""
+    before = set(multiprocessing.active_children())
+    try:
+        yield
+    except BaseException:
+        for process in set(multiprocessing.active_children()) - before:
+            process.kill()
+        raise
 
 
 def _close_local(client: Client, cluster: LocalCluster) -> None:

@@ -21,8 +21,13 @@ from wegl_dask.logs import LOG_JSON, json_lines, log_event
 from wegl_dask.stopping import RUN_AGAIN, Stopped
 from wegl_dask.version import __version__
 
-NO_THREAD = "can't start new thread"
-"""What Python says where the system starts no more threads for a user or process."""
+SHORTAGES = {
+    "can't start new thread": "threads or processes",
+    "Too many open files": "open files",
+    "annot allocate memory": "memory",
+    "failed to map segment": "memory",
+}
+"""What Python, the system and its loader of libraries say where a user or process has reached a limit, and of what."""
 
 DASK_CONFIG = str(Path("dask", "config.py"))
 """Where Dask reads its configuration files."""
@@ -67,13 +72,13 @@ class _Group(click.Group):
                 return super().invoke(ctx)
         except WeglError as error:
             _report(ctx, _with_notes(error), error.exit_code, table=error.table)
-        except (MemoryError, RuntimeError) as error:
+        except (MemoryError, RuntimeError, ImportError, OSError) as error:
             # Python's own `Condition.wait`, stopped as it lets go of its lock, says that it is not locked.
             if isinstance(error.__context__, Stopped):
                 _report(ctx, _with_notes(error.__context__), error.__context__.exit_code, before="\n")
-            if not (isinstance(error, MemoryError) or NO_THREAD in str(error)):
+            what = _shortage(error)
+            if what is None:
                 raise
-            what = "memory" if isinstance(error, MemoryError) else "threads or processes"
             _report(ctx, f"the system gives this command no more {what}: see what `ulimit -a` says. {RUN_AGAIN}", 1)
         except ValueError as error:
             # Dask reads its configuration when it is imported.
@@ -83,6 +88,13 @@ class _Group(click.Group):
         except KeyboardInterrupt as error:
             stopped = error if isinstance(error, Stopped) else Stopped(signal.SIGINT, RUN_AGAIN)
             _report(ctx, _with_notes(stopped), stopped.exit_code, before="\n")
+
+
+def _shortage(error: Exception) -> str | None:
+    """Name what the system does not give any more; None if the error says nothing of the kind."""
+    if isinstance(error, MemoryError):
+        return "memory"
+    return next((what for said, what in SHORTAGES.items() if said in str(error)), None)
 
 
 def _with_notes(error: BaseException) -> str:
