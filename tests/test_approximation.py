@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import re
 
 import numpy as np
 import ot
@@ -202,13 +203,20 @@ def test_the_command_prints_the_summary(embedded_run):
     result = command(embedded_run("mutag"), "--pairs", 50, "--seed", 2, "--json")
     assert result.exit_code == 0
     expected = measure_approximation(embedded_run("mutag"), 50, seed=2).summary()
-    assert json.loads(result.output) == {name: pytest.approx(value) for name, value in expected.items()}
+    assert json.loads(result.stdout) == {name: pytest.approx(value) for name, value in expected.items()}
 
-    lines = command(embedded_run("mutag"), "--pairs", 50, "--seed", 2).output.splitlines()
+    lines = command(embedded_run("mutag"), "--pairs", 50, "--seed", 2).stdout.splitlines()
     assert lines[0].startswith("50 pairs of 188 graphs, seed 2; the exact W_2 is ")
     below = f"too small for {expected['fraction_below']:.2%} of the pairs"
     assert any(line.strip().startswith("|phi_i - phi_j| ") and line.endswith(below) for line in lines)
     assert any("broken by 0 pairs" in line for line in lines)
+
+
+def test_the_command_shows_how_far_it_is_and_a_function_does_not(embedded_run, capsys):
+    shown = command(embedded_run("mutag"), "--pairs", 50).stderr
+    assert re.fullmatch(r"points: 3 of 3 parts, \d+ graphs.*\ndistances: 50 of 50 pairs, .*\n", shown)
+    measure_approximation(embedded_run("mutag"), 5)
+    assert capsys.readouterr().err == ""
 
 
 def test_the_command_names_what_is_missing(tmp_path):

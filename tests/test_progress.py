@@ -1,6 +1,7 @@
 import io
 import os
 import re
+import threading
 
 import pytest
 from hypothesis import given
@@ -260,3 +261,28 @@ def test_seconds_are_rendered_in_two_units(seconds, text):
 )
 def test_bytes_are_rendered_to_three_figures(n_bytes, text):
     assert format_bytes(n_bytes) == text
+
+
+def test_a_stage_whose_first_part_takes_long_says_for_how_long_less_and_less_often(clock, log, monkeypatch, wait_until):
+    monkeypatch.setattr("wegl_dask.progress.LOG_SECONDS", 0.01)
+    with Progress("reference", 1, stream=log, clock=clock) as progress:
+        clock.now += 12
+        wait_until(log.getvalue, "a line")
+        assert log.getvalue() == "reference: 0 of 1 parts, 12 s so far\n"
+        clock.now += 3600
+        wait_until(lambda: log.getvalue().count("\n") == 2, "the next")
+        progress.update()
+    ended = log.getvalue()
+    assert ended.splitlines()[1:] == ["reference: 0 of 1 parts, 1 h 0 min so far", "reference: 1 of 1 parts, 1 h 0 min"]
+    clock.now += 3600
+    alive = [thread for thread in threading.enumerate() if thread.name == "wegl-dask progress"]
+    for thread in alive:
+        thread.join(60)
+    assert log.getvalue() == ended
+
+
+def test_a_terminal_shows_that_time_goes_by(clock, terminal, monkeypatch, wait_until):
+    monkeypatch.setattr("wegl_dask.progress.TICK_SECONDS", 0.01)
+    with Progress("reference", 1, stream=terminal, clock=clock):
+        clock.now += 3
+        wait_until(lambda: on_screen(terminal.getvalue())[-1].endswith("0 of 1 parts, 3.0 s so far"), "the time")

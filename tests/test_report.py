@@ -3,6 +3,7 @@ import json
 import re
 import shutil
 from dataclasses import replace
+from functools import partial
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from sklearn.metrics import roc_auc_score
 from wegl_dask.checksums import sealed
 from wegl_dask.errors import MissingDependencyError, WeglError
 from wegl_dask.pipeline import run_job
+from wegl_dask.progress import Progress
 from wegl_dask.reading import read_embeddings
 from wegl_dask.report import content as report_content
 from wegl_dask.report.content import GraphMap, _leading_components, read_content, spread
@@ -75,6 +77,15 @@ def quickstart_page(quickstart_run):
     cluster = ClusterTable(workers=1)
     train(quickstart_run, TrainTable(model="ridge", protocol="cv", folds=2), cluster, seed=0)
     return quickstart_run.read(write_report(quickstart_run).rpartition("/")[2]).decode()
+
+
+def test_the_steps_of_a_report_are_shown_where_they_are_asked_for(quickstart_run, capsys):
+    write_report(quickstart_run)
+    assert capsys.readouterr().err == ""
+    write_report(quickstart_run, progress=partial(Progress, announced=True))
+    first, last = capsys.readouterr().err.splitlines()
+    assert first == "report: 0 of 6 steps"
+    assert last.startswith("report: 6 of 6 steps, ")
 
 
 def report_of(folder):

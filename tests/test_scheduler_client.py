@@ -4,6 +4,7 @@ import os
 import re
 import socket
 import threading
+import time
 
 import pytest
 from distributed import Client, LocalCluster
@@ -65,11 +66,13 @@ def test_an_address_without_a_scheduler_is_one_message(address, reason):
 
 
 @pytest.mark.usefixtures("impatient")
-def test_something_that_listens_and_says_nothing_is_given_up():
+def test_something_that_listens_and_says_nothing_is_given_up(caplog, monkeypatch):
+    monkeypatch.setattr(scheduler_client, "SOON_SECONDS", 0.1)
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = f"tcp://127.0.0.1:{server.getsockname()[1]}"
         with pytest.raises(WeglError, match=f"cannot reach the scheduler at {address}: no answer"):
             open_client(scheduler(address)).__enter__()
+    assert f"the scheduler at {address} does not answer yet: waiting for it, for" in caplog.text
 
 
 @pytest.mark.usefixtures("impatient")
@@ -127,13 +130,37 @@ def empty_scheduler():
 
 @pytest.mark.usefixtures("impatient")
 def test_a_scheduler_without_workers_is_waited_for_and_given_up(empty_scheduler, caplog):
-    caplog.set_level(logging.INFO, logger="wegl_dask")
     with (
         pytest.raises(WeglError, match=r"has had no workers for 0\.5 s: start workers"),
         open_client(scheduler(empty_scheduler.scheduler_address)),
     ):
         pass
     assert "has no workers yet: waiting for them" in caplog.text
+
+
+def test_workers_that_are_at_what_a_stopped_command_has_left_are_waited_for_aloud(caplog, wait_until, tmp_path):
+    """A task that runs goes on when it is cancelled, and the scheduler has forgotten it."""
+    with (
+        LocalCluster(
+            n_workers=1, threads_per_worker=1, processes=False, host="127.0.0.1", protocol="tcp", dashboard_address=None
+        ) as cluster,
+        open_client(scheduler(cluster.scheduler_address)) as first,
+    ):
+        (worker,) = cluster.workers.values()
+
+        def wait_for(path):
+            while not path.exists():
+                time.sleep(0.01)
+
+        left = first.submit(wait_for, tmp_path / "go on", pure=False)
+        wait_until(lambda: worker.state.executing, "the task")
+        first.cancel(left)
+        wait_until(lambda: not cluster.scheduler.tasks, "its end")
+        with open_client(scheduler(cluster.scheduler_address)) as second:
+            assert "all workers of the scheduler at" in caplog.text
+            assert "still at those of one that was stopped" in caplog.text
+            (tmp_path / "go on").touch()
+            assert second.submit(int, pure=False).result(timeout=60) == 0
 
 
 def test_a_cluster_that_adapts_to_its_load_is_given_some_to_start_a_worker(empty_scheduler):

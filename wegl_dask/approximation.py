@@ -4,7 +4,7 @@ Paper, appendix "Detailed Discussion on Linear Wasserstein Embedding", paragraph
 """
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -23,6 +23,7 @@ from wegl_dask.geometry import (
     wasserstein_distance,
 )
 from wegl_dask.graphs import IntArray
+from wegl_dask.progress import Progress, unshown
 from wegl_dask.run_rows import RunRows
 from wegl_dask.transport import embed_points, exact_plan
 
@@ -113,6 +114,7 @@ def measure_approximation(
     *,
     seed: int = 0,
     storage_options: Mapping[str, Any] | None = None,
+    progress: Callable[..., Progress] = unshown,
 ) -> Approximation:
     """Compare distances of embeddings with exact 2-Wasserstein distances on random pairs of a run's graphs.
 
@@ -126,6 +128,8 @@ def measure_approximation(
         Of the choice of pairs.
     storage_options : mapping, optional
         Arguments for the file system.
+    progress : callable
+        Makes the progress display of each step from its name and number of parts; nothing is shown by default.
 
     Raises
     ------
@@ -141,10 +145,10 @@ def measure_approximation(
     rows = RunRows.open(run, storage_options)
     if rows.n_rows < 2:
         raise WeglError(f"{rows.run.location()} has {rows.n_rows} graphs; a pair is needed to measure a distance")
-    return compare_pairs(rows, sample_pairs(rows.n_rows, n_pairs, seed))
+    return compare_pairs(rows, sample_pairs(rows.n_rows, n_pairs, seed), progress=progress)
 
 
-def compare_pairs(rows: RunRows, pairs: IntArray) -> Approximation:
+def compare_pairs(rows: RunRows, pairs: IntArray, *, progress: Callable[..., Progress] = unshown) -> Approximation:
     """Compare distances of embeddings with exact 2-Wasserstein distances on the pairs of rows that are named.
 
     Parameters
@@ -153,19 +157,23 @@ def compare_pairs(rows: RunRows, pairs: IntArray) -> Approximation:
         Of a run that has kept its graphs.
     pairs : int64, (n_pairs, 2)
         Numbers of rows.
+    progress : callable
+        Makes the progress display of a step.
     """
     chosen, place = np.unique(pairs, return_inverse=True)
     first, second = place.reshape(pairs.shape).T
-    phi, points = rows.take(chosen), rows.points(chosen)
+    phi, points = rows.take(chosen), rows.points(chosen, progress=progress)
     cost = rows.values(chosen, ("transport_cost",)).column(0).to_numpy()
     lost = residual(phi, cost)
     found = np.empty((4, len(pairs)))
-    for position, (i, j) in enumerate(zip(first, second, strict=True)):
-        found[:, position] = (
-            *_exact_distances(points.slice(i, i + 1), points.slice(j, j + 1), rows.model.reference),
-            embedding_distance(phi[i], phi[j]),
-            wasserstein_bound(phi[i], phi[j], cost[i], cost[j]),
-        )
+    with progress("distances", len(pairs), unit="pairs") as shown:
+        for position, (i, j) in enumerate(zip(first, second, strict=True)):
+            found[:, position] = (
+                *_exact_distances(points.slice(i, i + 1), points.slice(j, j + 1), rows.model.reference),
+                embedding_distance(phi[i], phi[j]),
+                wasserstein_bound(phi[i], phi[j], cost[i], cost[j]),
+            )
+            shown.update()
     wasserstein, generalized, embedding, bound = found
     return Approximation(
         pairs=pairs,

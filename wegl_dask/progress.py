@@ -1,9 +1,11 @@
 """Progress of a stage with a known number of parts: a bar on a terminal, a line now and then in a log."""
 
 import contextlib
+import io
 import os
 import shutil
 import sys
+import threading
 import time
 from collections.abc import Callable
 from types import TracebackType
@@ -15,6 +17,9 @@ LOG_SECONDS = 10.0
 REDRAW_SECONDS = 0.1
 """Time between two drawings of the bar, at least."""
 
+TICK_SECONDS = 1.0
+"""Time between two drawings of the bar while no part is finished."""
+
 BAR_WIDTH = 24
 
 
@@ -22,7 +27,7 @@ class Progress:
     """Show how far a stage is, from the parts that are finished.
 
     On a terminal it is one line that is drawn over; elsewhere it is a line at most every 10 seconds, and one at the
-    end. Control characters are only written to a terminal.
+    end. Before the first part is finished it says how long that has been. Control characters are only written to a terminal.
 
     Parameters
     ----------
@@ -78,8 +83,10 @@ class Progress:
         self._on_terminal = self._stream.isatty() and os.environ.get("TERM") != "dumb"
         self._start = self._last = clock()
         self._shown_from = self._start + LOG_SECONDS if brief else self._start
+        self._is_over = threading.Event()
 
     def __enter__(self) -> Self:
+        threading.Thread(target=self._keep_showing, name="wegl-dask progress", daemon=True).start()
         if self._start < self._shown_from:
             return self
         if self._on_terminal:
@@ -104,7 +111,30 @@ class Progress:
         self._parts += parts
         self._rows += rows
         self._under_way = under_way
-        if now < self._shown_from or now - self._last < (REDRAW_SECONDS if self._on_terminal else LOG_SECONDS):
+        self._show(now, REDRAW_SECONDS if self._on_terminal else LOG_SECONDS)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Say how far the stage came, also when it failed; what follows starts on a line of its own."""
+        self._is_over.set()
+        now = self._clock()
+        if now < self._shown_from:
+            return
+        seconds = now - self._start
+        line = f"{self._stage}: {', '.join([*self._count(), *self._speed(seconds), format_seconds(seconds)])}"
+        self._write(f"\r\x1b[K{line}\n" if self._on_terminal else f"{line}\n")
+
+    def _keep_showing(self) -> None:
+        """Show the stage while no part is finished, lest it is taken for dead; in a log, less and less often."""
+        pause = TICK_SECONDS if self._on_terminal else LOG_SECONDS
+        while not self._is_over.wait(pause):
+            self._show(self._clock(), pause)
+            pause = pause if self._on_terminal else 2 * pause
+
+    def _show(self, now: float, pause: float) -> None:
+        """Show the stage if the last time is `pause` seconds ago."""
+        if now < self._shown_from or now - self._last < pause:
             return
         self._last = now
         if self._on_terminal:
@@ -113,18 +143,9 @@ class Progress:
             # The line at the end says it when this was the last part.
             self._write(f"{self._stage}: {', '.join(self._state(now - self._start))}\n")
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        """Say how far the stage came, also when it failed; what follows starts on a line of its own."""
-        now = self._clock()
-        if now < self._shown_from:
-            return
-        seconds = now - self._start
-        line = f"{self._stage}: {', '.join([*self._count(), *self._speed(seconds), format_seconds(seconds)])}"
-        self._write(f"\r\x1b[K{line}\n" if self._on_terminal else f"{line}\n")
-
     def _state(self, seconds: float) -> list[str]:
+        if not self._parts and seconds >= TICK_SECONDS:
+            return [*self._count(), f"{format_seconds(seconds)} so far"]
         return [*self._count(), *self._speed(seconds), *self._time_left(seconds)]
 
     def _count(self) -> list[str]:
@@ -164,6 +185,11 @@ class Progress:
         with contextlib.suppress(OSError):
             self._stream.write(text)
             self._stream.flush()
+
+
+def unshown(stage: str, total: int, *, unit: str = "parts") -> Progress:
+    """Make a progress display that nobody sees, for functions that are called from programs."""
+    return Progress(stage, total, unit=unit, stream=io.StringIO())
 
 
 def note(line: str) -> None:

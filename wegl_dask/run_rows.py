@@ -6,7 +6,7 @@ A row's number is its place in the order of the parts, as in `wegl_dask.read_emb
 import io
 import os
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
@@ -25,6 +25,7 @@ from wegl_dask.errors import SourceError, WeglError
 from wegl_dask.folders import Folder
 from wegl_dask.graphs import IntArray, offsets_from_counts
 from wegl_dask.model_files import read_model
+from wegl_dask.progress import Progress, unshown
 from wegl_dask.reading import READERS, common_format, find_parts, part_names
 from wegl_dask.records import part_index, part_path
 from wegl_dask.saved_model import Model
@@ -213,13 +214,15 @@ class RunRows:
             vectors.append(self.form.vectors(table)[here])
         return np.concatenate(vectors)[place]
 
-    def points(self, rows: IntArray) -> WeightedPoints:
+    def points(self, rows: IntArray, *, progress: Callable[..., Progress] = unshown) -> WeightedPoints:
         """Compute the canonical points of graphs by the run's model, from its graph shards.
 
         Parameters
         ----------
         rows : int64, (n,)
             Numbers of rows, ascending, none twice.
+        progress : callable
+            Makes the progress display of the parts that they are in.
 
         Raises
         ------
@@ -233,10 +236,15 @@ class RunRows:
                 "with output.keep_graphs = true, in another folder or with --overwrite"
             )
         part_of = np.searchsorted(self.part_starts, rows, side="right") - 1
-        for part in np.unique(part_of).tolist():
+        parts = np.unique(part_of).tolist()
+        for part in parts:
             if PurePosixPath(self._shard_of(part)).name not in shards:
                 raise WeglError(f"there is no graph shard {self.run.location(self._shard_of(part))}: {MADE_AGAIN}")
-        pieces = [self._points_of_part(part, rows[part_of == part]) for part in np.unique(part_of).tolist()]
+        pieces = []
+        with progress("points", len(parts)) as shown:
+            for part in parts:
+                pieces.append(self._points_of_part(part, rows[part_of == part]))
+                shown.update(1, len(pieces[-1].offsets) - 1)
         return WeightedPoints(
             np.concatenate([piece.points for piece in pieces]),
             np.concatenate([piece.weights for piece in pieces]),

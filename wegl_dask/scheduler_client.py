@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
-from distributed import Client, rpc
+from distributed import Client, Worker, rpc
 from distributed.security import Security
 from distributed.utils import LoopRunner
 from distributed.versions import VersionMismatchWarning
@@ -34,6 +34,9 @@ from wegl_dask.worker_checks import (
 CONNECT_SECONDS = 30
 ANSWER_SECONDS = 35
 PATIENT_SECONDS = 5
+SOON_SECONDS = 1
+"""After which it is said that a scheduler has not answered yet, and is waited for."""
+
 WORKERS_SECONDS = 600
 CLOSE_SECONDS = 10
 LOST_LOOKS = 2
@@ -81,8 +84,26 @@ def _make_ready(client: Client, address: str, wheel: str | None) -> None:
         if wheel is not None:
             upload_wheel(client, wheel)
         check_workers(client, address)
+        _say_if_busy(client, address)
     except OSError as error:
         raise _unreachable(address, error) from error
+
+
+def _say_if_busy(client: Client, address: str) -> None:
+    """Warn if all workers are at tasks: of another command, or of one that was stopped, whose tasks they still finish."""
+    busy = _run_on_workers(client, _n_running)
+    threads = client.nthreads()
+    if busy and all(count >= threads.get(worker, 1) for worker, count in busy.items()):
+        _log.warning(
+            "all workers of the scheduler at %s are at tasks of another command, or still at those of one that was stopped: "
+            "this one waits until they are done",
+            address,
+        )
+
+
+def _n_running(dask_worker: Worker) -> int:
+    """Count the tasks that run on a worker, those among them that nobody waits for any more."""
+    return len(dask_worker.state.executing)
 
 
 def check_workers(client: Client, address: str) -> None:
@@ -137,7 +158,7 @@ def _check_python(client: Client, address: str) -> None:
     check_versions(address, minor(versions["client"]), minor(versions["scheduler"]), workers)
 
 
-def _run_on_workers(client: Client, function: Callable[[], Result]) -> dict[str, Result]:
+def _run_on_workers(client: Client, function: Callable[..., Result]) -> dict[str, Result]:
     """Call a function on every worker: what it returned, by address, without the workers that left meanwhile."""
     answers = client.run(function, on_error="return")
     for answer in answers.values():
@@ -164,7 +185,8 @@ def _wait_for_a_worker(client: Client, address: str) -> None:
                     f"the scheduler at {address} has had no workers for {WORKERS_SECONDS} s: start workers that connect to it"
                 )
             if now - told > PATIENT_SECONDS:
-                _log.info(
+                # Not every command shows what is only worth knowing.
+                _log.warning(
                     "the scheduler at %s has no workers yet: waiting for them, for %d s at most",
                     address,
                     WORKERS_SECONDS,
@@ -217,9 +239,14 @@ def _reason(address: str, error: BaseException) -> str:
 
 async def _ask_for_kind(address: str, certificates: Security) -> str:
     connection = certificates.get_connection_args("client")
+    waiting = "the scheduler at %s does not answer yet: waiting for it, for %d s at most"
+    telling = asyncio.get_running_loop().call_later(SOON_SECONDS, _log.warning, waiting, address, CONNECT_SECONDS)
     # The outer limit is for what accepts the connection and says nothing.
-    async with (
-        asyncio.timeout(ANSWER_SECONDS),
-        rpc(address, timeout=CONNECT_SECONDS, connection_args=connection) as peer,
-    ):
-        return str((await peer.identity())["type"])
+    try:
+        async with (
+            asyncio.timeout(ANSWER_SECONDS),
+            rpc(address, timeout=CONNECT_SECONDS, connection_args=connection) as peer,
+        ):
+            return str((await peer.identity())["type"])
+    finally:
+        telling.cancel()

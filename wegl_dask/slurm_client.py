@@ -280,7 +280,7 @@ def _wait_for_a_worker(client: Client, cluster: Any, log_directory: str) -> None
         if waited >= told:
             told = waited + QUEUED_SECONDS
             number, state = next(iter(mine.items()))
-            _log.info(
+            _log.warning(
                 "waiting for Slurm: %d of %d jobs in the queue, job %s is %s", len(mine), len(jobs), number, state
             )
 

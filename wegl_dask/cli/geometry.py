@@ -5,7 +5,7 @@ import math
 
 import click
 
-from wegl_dask.progress import counted
+from wegl_dask.progress import Progress, counted
 
 
 @click.command(short_help="Measure how well distances of embeddings stand for Wasserstein distances.")
@@ -22,7 +22,7 @@ def approximation(out: str, pairs: int, seed: int, *, as_json: bool) -> None:
     """
     from wegl_dask.approximation import measure_approximation  # noqa: PLC0415  SciPy is slow to import
 
-    found = measure_approximation(out, pairs, seed=seed).summary()
+    found = measure_approximation(out, pairs, seed=seed, progress=Progress).summary()
     if as_json:
         click.echo(json.dumps({name: None if math.isnan(value) else value for name, value in found.items()}, indent=2))
         return

@@ -1,6 +1,10 @@
 """The command that writes a run's report: report."""
 
+from functools import partial
+
 import click
+
+from wegl_dask.progress import Progress
 
 
 @click.command(short_help="Write a page about a run.")
@@ -14,4 +18,4 @@ def report(out: str) -> None:
     from wegl_dask.report.job import write_report  # noqa: PLC0415  pyarrow and bokeh are slow to import
     from wegl_dask.storage import RunFolder  # noqa: PLC0415
 
-    click.echo(f"wrote {write_report(RunFolder(out))}")
+    click.echo(f"wrote {write_report(RunFolder(out), progress=partial(Progress, announced=True))}")

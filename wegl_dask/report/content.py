@@ -1,7 +1,7 @@
 """What a report shows, read from a run folder: counts as they are, distributions and maps from a sample."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -50,6 +50,9 @@ POINT_SAMPLE = 4_000
 
 SAMPLED_GROUPS = 32
 """Row groups that a sample of vectors is taken from, at most: each is read whole."""
+
+READ_STEPS = 5
+"""Times that `read_content` says that it has read something more."""
 
 SAMPLED_PARTS = 4
 """Parts that a sample of points is taken from, at most: each graph shard is read whole."""
@@ -153,8 +156,14 @@ class ReportContent:
     trained: list[TrainedModel]
 
 
-def read_content(folder: RunFolder) -> ReportContent:
+def read_content(folder: RunFolder, *, read: Callable[[], object] = lambda: None) -> ReportContent:
     """Read what a report shows of a finished run.
+
+    Parameters
+    ----------
+    folder : RunFolder
+    read : callable
+        Called after each of `READ_STEPS` steps.
 
     Raises
     ------
@@ -171,8 +180,15 @@ def read_content(folder: RunFolder) -> ReportContent:
     for record in records:
         reasons.update(record.extra.get("reasons", {}))
         solved.update(record.extra.get("solved", {}))
+    read()
     approximation, n_large_pairs = _approximation(folder, rows)
+    read()
     sampled = rows.values(spread(rows.n_rows, ROW_SAMPLE), ("num_nodes", "transport_cost"))
+    read()
+    points = _points(folder, rows)
+    read()
+    graph_map = _graph_map(rows)
+    read()
     return ReportContent(
         location=folder.location(),
         job_toml=job_toml,
@@ -188,10 +204,10 @@ def read_content(folder: RunFolder) -> ReportContent:
         num_nodes=sampled.column("num_nodes").to_numpy(),
         transport_cost=sampled.column("transport_cost").to_numpy(),
         variance=_variance(folder, rows),
-        points=_points(folder, rows),
+        points=points,
         approximation=approximation,
         n_large_pairs=n_large_pairs,
-        graph_map=_graph_map(rows),
+        graph_map=graph_map,
         trained=read_trained(folder, current),
     )
 
