@@ -210,7 +210,8 @@ def test_other_labels_and_other_seeds_are_computed_and_the_earlier_kept(call, da
             (tmp_path / "out" / "steps").rename(tmp_path / "moved" / "steps")
         code, message = call("tud", "--data", root, "-o", tmp_path / out, *options, "--seed", seed)
         assert code == 0, message
-        computed.append("svm-rbf" in message)
+        assert message.startswith("cell 1 of 1: MUTAG, final, svm-rbf\n")
+        computed.append("svm-rbf: 10 of 10 fits" in message)
     assert computed == [True, True, False, True, False]
 
 

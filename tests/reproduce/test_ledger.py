@@ -1,10 +1,15 @@
 import json
 
+import numpy as np
 import pytest
 
 from wegl_dask.folders import Folder
+from wegl_dask.locks import locked
 from wegl_dask.reproduce import ledger as ledger_module
 from wegl_dask.reproduce.ledger import Ledger
+from wegl_dask.training.fits import Search
+from wegl_dask.training.spreading import Workers
+from wegl_dask.training.trees import RandomForest
 
 
 @pytest.fixture
@@ -44,6 +49,36 @@ def test_a_step_that_was_cut_off_leaves_nothing(tmp_path, calls):
     with pytest.raises(KeyboardInterrupt):
         ledger.step("one", {}, stopped)
     assert ledger.step("one", {}, counted(calls, 3)) == 3
+
+
+def test_a_step_that_was_stopped_goes_on_with_the_fits_that_were_done(tmp_path):
+    folder, fitted = Folder(str(tmp_path)), []
+
+    def fit(task, stop_at):
+        if task.fold == stop_at:
+            raise KeyboardInterrupt
+        fitted.append(task.fold)
+        return np.full((1, 2, 1), task.fold / 3)
+
+    def step(settings, stop_at=None):
+        workers = Workers(1)
+        tasks = [Search(RandomForest("binary", 2), fold, [{"n_estimators": 3}], 0) for fold in range(4)]
+
+        def compute():
+            return [float(scores.mean()) for scores in workers.map("search", fit, tasks, (stop_at,))]
+
+        with locked(folder) as lock:
+            return Ledger(folder, lock).step("one", settings, compute, workers=workers)
+
+    with pytest.raises(KeyboardInterrupt):
+        step({"data": 1}, stop_at=2)
+    assert fitted == [0, 1]
+    with pytest.raises(KeyboardInterrupt):
+        step({"data": 2}, stop_at=1)
+    assert fitted == [0, 1, 0]
+    assert step({"data": 1}) == pytest.approx([0, 1 / 3, 2 / 3, 1])
+    assert fitted == [0, 1, 0, 2, 3]
+    assert [*folder.listing("steps")] == ["one.json"]
 
 
 def test_steps_with_other_settings_lie_beside_one_another(tmp_path, calls):

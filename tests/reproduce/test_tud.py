@@ -110,6 +110,9 @@ def test_the_note_on_a_large_data_set_is_what_its_job_file_has(name):
     assert not projection.standardize
 
 
+CELL = {"name": "MUTAG", "pooling": "concat", "model": "random-forest"}
+
+
 class Answers:
     """Stands for a ledger: of every step it gives an accuracy that follows from the number of layers alone."""
 
@@ -123,7 +126,7 @@ class Answers:
     def how(self):
         return {"date": "2026-11-28"}
 
-    def step(self, name, settings, compute, *, packages):  # noqa: ARG002
+    def step(self, name, settings, compute, **options):  # noqa: ARG002
         layers, part = re.fullmatch(r"tud-MUTAG-concat-(\d)-random-forest-(first|rest)", name).groups()
         self.asked.append((int(layers), part))
         outer = [[self.accuracy[int(layers)] + (0.05 if part == "rest" else 0)]] * 10
@@ -133,7 +136,7 @@ class Answers:
 def test_the_whole_grid_is_searched_with_the_best_numbers_of_layers():
     ledger = Answers({3: 0.7, 4: 0.9, 5: 0.6, 6: 0.8})
     plan = tud.Plan(layers=[3, 4, 5, 6], models=["random-forest"])
-    (found,) = tud.compute_cells(plan, SimpleNamespace(fingerprint="1"), ledger, None, name="MUTAG", pooling="concat")
+    found = tud.compute_cell(plan, SimpleNamespace(fingerprint="1"), ledger, None, **CELL)
     assert ledger.asked == [(3, "first"), (4, "first"), (5, "first"), (6, "first"), (4, "rest"), (6, "rest")]
     assert found.chosen == {"layers": 4, "part": "rest"}
     assert found.n_configurations == 6
@@ -143,7 +146,7 @@ def test_the_whole_grid_is_searched_with_the_best_numbers_of_layers():
 def test_the_first_groups_alone_are_searched():
     ledger = Answers({3: 0.7, 4: 0.9})
     plan = tud.Plan(layers=[3, 4], models=["random-forest"], shortlisted=0)
-    (found,) = tud.compute_cells(plan, SimpleNamespace(fingerprint="1"), ledger, None, name="MUTAG", pooling="concat")
+    found = tud.compute_cell(plan, SimpleNamespace(fingerprint="1"), ledger, None, **CELL)
     assert ledger.asked == [(3, "first"), (4, "first")]
     assert found.chosen == {"layers": 4, "part": "first"}
 
@@ -152,14 +155,14 @@ def test_steps_have_their_data_and_what_their_model_follows_from_among_their_set
     asked = []
 
     class Settings(Answers):
-        def step(self, name, settings, compute, *, packages):
+        def step(self, name, settings, compute, **options):
             asked.append((settings["data"], settings["bins"]))
-            return super().step(name, settings, compute, packages=packages)
+            return super().step(name, settings, compute, **options)
 
     monkeypatch.setattr(tud, "constants", lambda *cell: {"bins": "-".join(cell)})
     plan = tud.Plan(layers=[3], models=["random-forest"])
     data_set = SimpleNamespace(fingerprint="of them")
-    (found,) = tud.compute_cells(plan, data_set, Settings({3: 0.7}), None, name="MUTAG", pooling="concat")
+    found = tud.compute_cell(plan, data_set, Settings({3: 0.7}), None, **CELL)
     assert asked == [("of them", "random-forest-MUTAG-concat")] * 2
     assert found.how["constants"] == {"bins": "random-forest-MUTAG-concat"}
 

@@ -140,7 +140,6 @@ def sinkhorn(data: str, output: str, *, workers: int | None) -> None:
     from wegl_dask.pipeline import run_job  # noqa: PLC0415
     from wegl_dask.reproduce import sinkhorn as job  # noqa: PLC0415
     from wegl_dask.reproduce.embedding import run_shipped  # noqa: PLC0415
-    from wegl_dask.reproduce.ledger import Ledger  # noqa: PLC0415
     from wegl_dask.reproduce.sinkhorn_results import write_results  # noqa: PLC0415
     from wegl_dask.run_rows import RunRows  # noqa: PLC0415
     from wegl_dask.storage import RunFolder  # noqa: PLC0415
@@ -148,8 +147,8 @@ def sinkhorn(data: str, output: str, *, workers: int | None) -> None:
 
     molecules: list[job.Molecules] = []
     growth: list[job.Growth] = []
-    with held(data, output) as folder:
-        ledger = Ledger(folder)
+    with held(data, output) as ledger:
+        folder = ledger.folder
         run = folder.location("run")
         with open_client(cluster_of(workers)) as client:
             run_shipped(run_job, _molhiv_toml(), data, run, client)
@@ -186,7 +185,6 @@ def runtime(data: str, output: str, *, only: str | None, methods: str | None) ->
     from wegl_dask.folders import Folder  # noqa: PLC0415
     from wegl_dask.reproduce import runtime as job  # noqa: PLC0415
     from wegl_dask.reproduce.embedding import DataSet, require_data  # noqa: PLC0415
-    from wegl_dask.reproduce.ledger import Ledger  # noqa: PLC0415
     from wegl_dask.reproduce.runtime_results import RESULTS, add_measured  # noqa: PLC0415
 
     names = chosen("--only", only, job.DATA_SETS)
@@ -200,7 +198,8 @@ def runtime(data: str, output: str, *, only: str | None, methods: str | None) ->
                 f"{data}, which --data names, holds none of {', '.join(job.DATA_SETS)}: name the folder that they are in, "
                 "or the data sets to be downloaded to it by --only"
             )
-    with held(data, output, RESULTS) as folder:
+    with held(data, output, RESULTS) as ledger:
+        folder = ledger.folder
         with open_client(cluster_of(1)) as client:
             jobs = shipped_jobs()
             sets = {
@@ -217,7 +216,7 @@ def runtime(data: str, output: str, *, only: str | None, methods: str | None) ->
                 graphs,
                 labels,
                 data=data_set.fingerprint,
-                ledger=Ledger(folder),
+                ledger=ledger.fresh(),
                 methods=chosen_methods,
             )
             for found in steps:
@@ -244,8 +243,8 @@ def _opened(
     """Hold the folder of a job, and open a cluster and the molecules, which are ingested unless they were."""
     from wegl_dask.cluster import open_client  # noqa: PLC0415
     from wegl_dask.reproduce.embedding import DataSet  # noqa: PLC0415
-    from wegl_dask.reproduce.ledger import Ledger  # noqa: PLC0415
     from wegl_dask.training.spreading import open_workers  # noqa: PLC0415
 
-    with held(data, output, results) as folder, open_client(cluster) as client, open_workers(cluster) as spread:
-        yield folder, DataSet("molhiv", _molhiv_toml(), data, folder.location(), client), Ledger(folder), spread
+    with held(data, output, results) as ledger, open_client(cluster) as client, open_workers(cluster) as spread:
+        folder = ledger.folder
+        yield folder, DataSet("molhiv", _molhiv_toml(), data, folder.location(), client), ledger, spread

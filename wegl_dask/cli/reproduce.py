@@ -1,5 +1,6 @@
 """The commands that compute the paper's tables and figures anew: reproduce NAME."""
 
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -8,11 +9,12 @@ import click
 
 from wegl_dask.cli.jobs import shipped_jobs
 from wegl_dask.errors import JobFileError
+from wegl_dask.progress import note
 from wegl_dask.spec import LARGEST_SEED
 from wegl_dask.stopping import stopped_by_signals
 
 if TYPE_CHECKING:
-    from wegl_dask.folders import Folder
+    from wegl_dask.reproduce.ledger import Ledger
     from wegl_dask.spec import ClusterTable
 
 Name = TypeVar("Name", bound=str)
@@ -93,7 +95,6 @@ def tud(
     from wegl_dask.cluster import open_client  # noqa: PLC0415
     from wegl_dask.reproduce import tud as job  # noqa: PLC0415
     from wegl_dask.reproduce.embedding import DataSet  # noqa: PLC0415
-    from wegl_dask.reproduce.ledger import Ledger  # noqa: PLC0415
     from wegl_dask.reproduce.tud_results import RESULTS, add_results  # noqa: PLC0415
     from wegl_dask.training.spreading import open_workers  # noqa: PLC0415
 
@@ -110,16 +111,20 @@ def tud(
     cluster = cluster_of(workers, address)
     jobs = shipped_jobs()
     with (
-        held(data, output, RESULTS) as folder,
+        held(data, output, RESULTS) as ledger,
         open_client(cluster) as client,
         open_workers(cluster) as spread,
     ):
+        folder = ledger.folder
+        n_cells = sum(len(part.poolings) * len(part.models) for part in parts.values())
+        numbers = itertools.count(1)
         for each, part in parts.items():
             job_toml = jobs[f"paper/{each.lower()}"].read_text(encoding="utf-8")
             data_set = DataSet(each, job_toml, data, folder.location(), client)
-            for pooling in part.poolings:
-                for cell in job.compute_cells(part, data_set, Ledger(folder), spread, name=each, pooling=pooling):
-                    add_results(folder, [cell])
+            for pooling, model in itertools.product(part.poolings, part.models):
+                note(f"cell {next(numbers)} of {n_cells}: {each}, {pooling}, {model}")
+                cell = job.compute_cell(part, data_set, ledger, spread, name=each, pooling=pooling, model=model)
+                add_results(folder, [cell])
     click.echo(f"wrote {folder.location('tud')}.md, tud.json and tud.png")
 
 
@@ -135,8 +140,8 @@ def cluster_of(workers: int | None, address: str | None = None) -> "ClusterTable
 
 
 @contextmanager
-def held(data: str, output: str, results: str | None = None) -> "Iterator[Folder]":
-    """Hold the output folder of a command until it ends, after a look at what would stop it.
+def held(data: str, output: str, results: str | None = None) -> "Iterator[Ledger]":
+    """Hold the output folder of a command, with its steps, until it ends, after a look at what would stop it.
 
     Parameters
     ----------
@@ -157,16 +162,17 @@ def held(data: str, output: str, results: str | None = None) -> "Iterator[Folder
     from wegl_dask.reproduce.embedding import require_data  # noqa: PLC0415
     from wegl_dask.reproduce.figures import require_plots  # noqa: PLC0415
     from wegl_dask.reproduce.kept import read_kept  # noqa: PLC0415
+    from wegl_dask.reproduce.ledger import Ledger  # noqa: PLC0415
 
     require_data(data)
     require_plots()
     folder = Folder(output)
     if JOB_NAME in folder.listing():
         raise JobFileError(f"{folder.location()} holds a run: name a folder of its own by --output")
-    with stopped_by_signals(), locked(folder):
+    with stopped_by_signals(), locked(folder) as lock:
         if results is not None:
             read_kept(folder, results)
-        yield folder
+        yield Ledger(folder, lock)
 
 
 def chosen(option: str, text: str | None, known: Sequence[Name]) -> list[Name]:

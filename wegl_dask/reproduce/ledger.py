@@ -1,14 +1,18 @@
 """The steps of a job that are done, kept as JSON, so that a job that was stopped goes on where it was."""
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from wegl_dask.checksums import sealed, unsealed
 from wegl_dask.folders import Folder
+from wegl_dask.locks import Lock
 from wegl_dask.records import json_bytes
 from wegl_dask.reproduce.provenance import provenance, together
 from wegl_dask.sources.base import fingerprint
+from wegl_dask.training.kept_scores import scores_kept
+from wegl_dask.training.spreading import Workers
 
 STEP_FOLDER = "steps"
 
@@ -21,22 +25,31 @@ class Ledger:
     folder : Folder
         Of the job; a step is kept in ``steps/NAME.json``, and the same step with other settings beside it, with a
         fingerprint of these in its name.
+    lock : Lock, optional
+        Of the folder, held. Scores of a step that is stopped are kept where there is one.
     """
 
-    def __init__(self, folder: Folder) -> None:
-        self._folder = folder
+    def __init__(self, folder: Folder, lock: Lock | None = None) -> None:
+        self.folder = folder
+        self._lock = lock
         self._taken: list[dict[str, Any]] = []
 
     def fresh(self) -> "Ledger":
         """Open the same steps, none of them taken yet."""
-        return Ledger(self._folder)
+        return Ledger(self.folder, self._lock)
 
     def how(self) -> dict[str, Any]:
         """Say when, and with which versions, the steps that were taken were computed; there is one at least."""
         return together(self._taken)
 
     def step(
-        self, name: str, settings: Mapping[str, Any], compute: Callable[[], Any], *, packages: Sequence[str] = ()
+        self,
+        name: str,
+        settings: Mapping[str, Any],
+        compute: Callable[[], Any],
+        *,
+        packages: Sequence[str] = (),
+        workers: Workers | None = None,
     ) -> Any:
         """Return the result of a step, which is computed unless it was, with the same settings.
 
@@ -51,6 +64,9 @@ class Ledger:
             Returns JSON values.
         packages : sequence of str
             Whose versions are kept with a result that is computed now.
+        workers : Workers, optional
+            By which it is computed: the scores of fits that are done when it is stopped are kept, and found by the same
+            step with the same settings and versions.
         """
         settings = json.loads(json_bytes(settings))
         key = fingerprint(json.dumps(settings, sort_keys=True))[:12]
@@ -62,14 +78,24 @@ class Ledger:
         else:
             # First: what it cannot say is said before the computing, which may take hours.
             how = provenance(packages)
-            step = json.loads(json_bytes({"settings": settings, "result": compute(), "how": how}))
-            self._folder.write(first if steps[first] is None else own, json_bytes(sealed(step)))
+            with self._keeping(workers, json.dumps([name, settings, how["versions"]], sort_keys=True)):
+                step = json.loads(json_bytes({"settings": settings, "result": compute(), "how": how}))
+                self.folder.write(first if steps[first] is None else own, json_bytes(sealed(step)))
         self._taken.append(step["how"])
         return step["result"]
 
+    @contextmanager
+    def _keeping(self, workers: Workers | None, follows_from: str) -> Iterator[None]:
+        if workers is None or self._lock is None:
+            yield
+            return
+        steps = self.folder.subfolder(STEP_FOLDER)
+        with scores_kept(steps, self._lock, fingerprint(follows_from)) as kept, workers.keeping(kept):
+            yield
+
     def _read(self, path: str) -> dict[str, Any] | None:
         """Read a step; None where there is none, or what is there is not as it was written."""
-        content = self._folder.read_if_there(path)
+        content = self.folder.read_if_there(path)
         try:
             return None if content is None else unsealed(content)
         except ValueError:

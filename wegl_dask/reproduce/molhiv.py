@@ -356,7 +356,7 @@ class Molhiv:
 
         settings |= {"fits_version": FITS_VERSION, "numerics_version": NUMERICS_VERSION}
         settings |= {"data": self._data_set.fingerprint}
-        return self._ledger.step(f"molhiv-{name}", settings, compute_it, packages=packages)
+        return self._ledger.step(f"molhiv-{name}", settings, compute_it, packages=packages, workers=self._workers)
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ The grid is searched in two rounds: the model's first group of candidates with e
 with the numbers of layers that did best. What is left out can only lower the best mean.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -169,10 +169,10 @@ class Cell:
         return cls(**{**values, **arrays, "paper": paper})
 
 
-def compute_cells(
-    plan: Plan, data_set: DataSet, ledger: Ledger, workers: Workers, *, name: str, pooling: str
-) -> Iterator[Cell]:
-    """Compute the cells of a plan of one data set and one kind of node embeddings, or what is missing of them.
+def compute_cell(
+    plan: Plan, data_set: DataSet, ledger: Ledger, workers: Workers, *, name: str, pooling: str, model: ModelName
+) -> Cell:
+    """Compute a cell of a plan, or what is missing of it.
 
     Parameters
     ----------
@@ -180,23 +180,18 @@ def compute_cells(
     data_set : DataSet
     ledger : Ledger
     workers : Workers
-    name, pooling : str
-        Of the data set and of the node embeddings.
-
-    Yields
-    ------
-    Cell
+    name, pooling, model : str
+        The cell: its data set, node embeddings and model.
     """
-    for model in plan.models:
-        own = ledger.fresh()
-        steps = _CellSearch(plan, name, pooling, data_set, own, workers).run(model)
-        searched = {
-            "seed": plan.seed,
-            "layers": list(plan.layers),
-            "shortlisted": plan.shortlisted,
-            "constants": constants(model, name, pooling),
-        }
-        yield choose(name, pooling, model, steps, {**searched, **own.how()})
+    own = ledger.fresh()
+    steps = _CellSearch(plan, name, pooling, data_set, own, workers).run(model)
+    searched = {
+        "seed": plan.seed,
+        "layers": list(plan.layers),
+        "shortlisted": plan.shortlisted,
+        "constants": constants(model, name, pooling),
+    }
+    return choose(name, pooling, model, steps, {**searched, **own.how()})
 
 
 def choose(name: str, pooling: str, model: ModelName, steps: Steps, how: Mapping[str, Any]) -> Cell:
@@ -295,7 +290,7 @@ class _CellSearch:
         part = "first" if is_first else "rest"
         nested = "-nested" if self.plan.nested else ""
         name = f"tud-{self.name}-{self.pooling}-{layers}-{model}-{part}{nested}"
-        step: dict[str, Any] = self.ledger.step(name, settings, compute, packages=PACKAGES)
+        step: dict[str, Any] = self.ledger.step(name, settings, compute, packages=PACKAGES, workers=self.workers)
         return step
 
 

@@ -63,6 +63,15 @@ class Workers:
         self._connect = connect
         self._kept = kept
 
+    @contextmanager
+    def keeping(self, kept: KeptScores) -> Iterator[None]:
+        """Keep scores there, and find them there, during the block."""
+        before, self._kept = self._kept, kept
+        try:
+            yield
+        finally:
+            self._kept = before
+
     def map(
         self, step: str, function: Callable[..., Result], tasks: Sequence[Task], shared: tuple[Any, ...]
     ) -> list[Result]:
