@@ -21,6 +21,7 @@ from wegl_dask.reading import read_embeddings
 from wegl_dask.sources import open_source
 from wegl_dask.sources.text_labels import MISSING
 from wegl_dask.spec import JobSpec, SmilesTable, documented_keys, source_kinds
+from wegl_dask.stopping import SIGNALS
 
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
@@ -214,7 +215,7 @@ def test_the_exit_codes_are_those_of_the_errors():
     rows = tables(section("The command"))
     codes = {int(row[0]) for row in rows if row[0].isdigit()}
     errors = {error.exit_code for error in (WeglError, JobFileError, TooManyRejectedError)}
-    assert codes == {0, *errors, 130, 143}
+    assert codes == {0, *errors, *(128 + number for number in SIGNALS)}
     assert all(f"{code} " in " ".join((main.help or "").split()) for code in sorted(codes))
 
 
