@@ -38,6 +38,7 @@ from wegl_dask.scheduler_client import require_packages
 from wegl_dask.sources import reading_packages
 from wegl_dask.sources.base import SourcePlan, Unit, fingerprint
 from wegl_dask.spec import JobSpec
+from wegl_dask.status import mending
 from wegl_dask.storage import RunFolder
 from wegl_dask.toml import read_toml
 from wegl_dask.worker_devices import require_device
@@ -186,9 +187,10 @@ def _require_unaltered(run: Run, records: Iterable[PartRecord]) -> None:
         own = {record.index: record for record in records if record.stage == stage}
         without = "graphs" if not run.spec.output.keep_graphs else ""
         for index in run.altered(stage, own, without=without)[:1]:
+            path = part_path(folder, index)
             raise WeglError(
-                f"{run.folder.location(part_path(folder, index))}, or what was rejected with it, was altered after it was "
-                "written: run the run's job again, which makes it anew, before appending to it"
+                f"{run.folder.location(path)}, or what was rejected with it, is not as it was written: "
+                f"{mending(run.folder, [path])}, which makes it anew, before appending anything else"
             )
 
 

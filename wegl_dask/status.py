@@ -2,7 +2,7 @@
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from pathlib import PurePosixPath
@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from wegl_dask.folders import Folder
 from wegl_dask.locks import LOCK_NAME, is_held
-from wegl_dask.records import RECORD_FOLDER, PartRecord
+from wegl_dask.records import PART_FOLDERS, RECORD_FOLDER, PartRecord
 from wegl_dask.sources.base import SourcePlan
 from wegl_dask.storage import RunFolder
 from wegl_dask.training.names import KEPT_NAME, METRICS_FILE, MODEL_NAMES, TRAIN_FOLDER, ModelName, training_folder
@@ -104,6 +104,8 @@ class RunStatus:
         Whether more rows were rejected than the job allows: it stops again unless more are allowed.
     is_append : bool
         Whether the job itself is done, and rows were appended to it since, or are to be.
+    absent : tuple of str
+        Files of parts and of the model that records say are there, and are not.
     trainings : tuple of TrainingStatus
         Of the models of which there is anything, in the order of their names.
     """
@@ -117,6 +119,7 @@ class RunStatus:
     n_bytes: int
     is_refused: bool
     is_append: bool
+    absent: tuple[str, ...]
     trainings: tuple[TrainingStatus, ...]
 
 
@@ -150,8 +153,44 @@ def read_status(folder: RunFolder) -> RunStatus:
         n_bytes=sum(file.n_bytes for record in records for file in record.files if file.folder == "data"),
         is_refused=n_rows is not None and reasons.total() > _allowed_fraction(job) * n_rows,
         is_append=_is_append(records),
+        absent=tuple(_absent(folder, records)),
         trainings=tuple(_trainings(folder)),
     )
+
+
+def mending(folder: RunFolder, paths: Iterable[str]) -> str:
+    """Say what makes files of a finished run anew that are missing or were altered.
+
+    Parameters
+    ----------
+    folder : RunFolder
+    paths : iterable of str
+        In the folder, parts among them.
+    """
+    records = folder.records()
+    own = _planned_rows([record for record in records if record.stage == "plan" and record.index == 0])
+    wanted = set(paths)
+    concerned = [record for record in records if wanted & {file.path for file in record.files}]
+    appended = [
+        folder.location(record.path)
+        for record in concerned
+        if record.stage in ("ingest", "embed") and own is not None and record.index not in own
+    ]
+    if not appended:
+        return "run the job again"
+    # A job knows its own shards alone, and an append takes what was appended for finished while it is recorded.
+    more = f" and {len(appended) - 1} more records of what was appended" if len(appended) > 1 else ""
+    job = "run the job again; then " if len(concerned) > len(appended) else ""
+    return f"{job}remove {appended[0]}{more}, and append again, by  wegl-dask append {folder.location()}  as before"
+
+
+def _absent(folder: RunFolder, records: Sequence[PartRecord]) -> Iterator[str]:
+    kept = {*PART_FOLDERS, "model"} if folder.keeps_graphs() else {"rejected", "data", "model"}
+    listings = {name: folder.listing(name) for name in sorted(kept)}
+    for record in records:
+        for file in record.files:
+            if file.folder in kept and file.name not in listings[file.folder]:
+                yield file.path
 
 
 def index_ranges(indices: Sequence[int]) -> str:

@@ -8,7 +8,10 @@ from wegl_dask.errors import WeglError
 from wegl_dask.progress import counted, format_bytes, format_seconds
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from wegl_dask.status import RunStatus, TrainingStatus
+    from wegl_dask.storage import RunFolder
 
 
 @click.command(short_help="Say how far a run is.")
@@ -22,7 +25,8 @@ def status(out: str) -> None:
     from wegl_dask.status import index_ranges, read_status  # noqa: PLC0415
     from wegl_dask.storage import RunFolder  # noqa: PLC0415
 
-    found = read_status(RunFolder(out))
+    folder = RunFolder(out)
+    found = read_status(folder)
     advice = ""
     if found.state == "stopped":
         advice = f"; {_going_on(found)} to go on"
@@ -46,6 +50,10 @@ def status(out: str) -> None:
         click.echo(f"{stage.name}: {total} {parts}{graphs}, {format_seconds(stage.seconds)} of work{speed}")
         if missing:
             click.echo(f"  missing: {index_ranges(missing)}")
+    if found.absent:
+        more = f" and {counted(len(found.absent) - 1, 'more file')}" if len(found.absent) > 1 else ""
+        how = "" if found.state == "running" else f": {_mending(folder, found, found.absent)}"
+        click.echo(f"recorded and not there: {found.absent[0]}{more}{how}")
     click.echo(f"embeddings: {format_bytes(found.n_bytes)}")
     click.echo(f"rejected: {counted(sum(found.rejected.values()), 'row')}")
     for reason, count in found.rejected.items():
@@ -53,6 +61,13 @@ def status(out: str) -> None:
     for training in found.trainings:
         advice = "; train it again to go on" if training.state == "stopped" else ""
         click.echo(f"train {training.model}: {_state(training)}{advice}")
+
+
+def _mending(folder: "RunFolder", found: "RunStatus", paths: "Iterable[str]") -> str:
+    """Say what makes files of a run anew: what makes the rest of it, where it has stopped."""
+    from wegl_dask.status import mending  # noqa: PLC0415
+
+    return _going_on(found) if found.state == "stopped" else mending(folder, paths)
 
 
 def _going_on(found: "RunStatus") -> str:
@@ -90,8 +105,7 @@ def verify(out: str, *, deep: bool) -> None:
         click.echo(str(problem))
     if problems:
         count = f"{len(problems)} problems" if len(problems) > 1 else "a problem"
-        found = read_status(folder)
-        how = _going_on(found) if found.state == "stopped" else "run the job again"
+        how = _mending(folder, read_status(folder), (problem.path for problem in problems))
         raise WeglError(
             f"{folder.location()} has {count}: {how}, which makes anew what is missing or damaged. A part with "
             "wrong rows, whose bytes are as they were written, is not made anew before it is removed"
