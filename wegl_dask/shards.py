@@ -494,7 +494,7 @@ def _reading(file: ShardFile) -> Iterator[tuple[str, pq.ParquetFile]]:
         ):
             yield name, parquet
     except FileNotFoundError as error:
-        raise SourceError(f"there is no graph shard {name}") from error
+        raise SourceError(f"there is no graph shard {name}: restore it, or check the path") from error
     # A damaged footer holds names that are no text.
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         what = " ".join(str(error).split())

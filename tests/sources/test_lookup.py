@@ -185,7 +185,9 @@ def test_a_lookup_table_that_changes_after_the_scan_is_one_error():
     made = source(targets=["y"])
     plan = made.plan([made.scan("a.smi", 1000)])
     write("l.csv", "smiles,y\nC,2\n")
-    with pytest.raises(SourceError, match=r"lookup table l\.csv has changed since the source was scanned"):
+    with pytest.raises(
+        SourceError, match=r"the lookup table l\.csv holds other rows: it was changed after it was scanned"
+    ):
         list(made.read(plan, plan.units[0]))
 
 

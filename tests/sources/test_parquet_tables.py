@@ -169,7 +169,7 @@ def test_a_file_that_has_changed_since_the_scan_is_one_error(path, changed):
     pq.write_table(pa.table({"smiles": ["C"] * 100}), path, row_group_size=10)
     plan = source.plan([source.scan(path, 250)])
     pq.write_table(pa.table(changed), path, row_group_size=10)
-    with pytest.raises(SourceError, match=r"a\.parquet has changed since it was scanned"):
+    with pytest.raises(SourceError, match=r"a\.parquet holds other rows: it was changed after it was scanned"):
         list(source.read(plan, plan.units[-1]))
 
 

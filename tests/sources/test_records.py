@@ -196,7 +196,7 @@ def test_ranges_of_a_compressed_file_are_read_in_one_pass_with_gaps(tmp_path):
 def test_a_file_that_has_changed_since_the_scan_is_one_error(write, changed):
     ranges = cut(write(b"0000\n0001\n0002\n"), CSV, 100)
     name = write(changed)
-    with pytest.raises(SourceError, match=r"rows\.csv has changed since it was scanned"):
+    with pytest.raises(SourceError, match=r"rows\.csv holds other rows: it was changed after it was scanned"):
         read_back(name, CSV, ranges)
 
 
@@ -207,5 +207,5 @@ def test_a_compressed_file_that_has_become_shorter_is_one_error(tmp_path):
     path.write_bytes(gzip.compress(b"0000\n" * 100))
     ranges = cut(str(path), CSV, 100)
     path.write_bytes(gzip.compress(b"0000\n"))
-    with pytest.raises(SourceError, match=r"rows\.csv\.gz has become shorter since it was scanned"):
+    with pytest.raises(SourceError, match=r"rows\.csv\.gz has become shorter: it was changed after it was scanned"):
         read_back(str(path), CSV, ranges[-1:])

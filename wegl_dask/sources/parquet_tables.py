@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 from wegl_dask.errors import SourceError
 from wegl_dask.folders import resources_told_apart
 from wegl_dask.sources._hashes import hash_row_groups
+from wegl_dask.sources._text import changed_since_scan
 from wegl_dask.sources.base import Cut
 from wegl_dask.sources.columns import Row
 from wegl_dask.sources.streams import open_stream
@@ -82,7 +83,7 @@ class ParquetTable:
                 or not set(columns) <= set(file.schema_arrow.names)
                 or hash_row_groups(file.metadata, stream, groups, columns) != where["hash"]
             ):
-                raise SourceError(f"{self.name} has changed since it was scanned; start the job on it anew")
+                raise changed_since_scan(self.name, "holds other rows")
             rows = self._rows(file, groups, columns, first_row=where["group_row"])
             next_row = where["group_row"]
             for cut in cuts:

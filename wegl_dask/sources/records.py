@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from wegl_dask.errors import SourceError
 from wegl_dask.graphs import IntArray
+from wegl_dask.sources._text import changed_since_scan
 from wegl_dask.sources.streams import open_stream
 
 BLOCK_BYTES = 1 << 23
@@ -278,7 +279,7 @@ class RecordReader:
             yield from RecordBlock(0, data, ends, self._records.filled(data, ends)).rows()
             rest = data[stop:]
         if digest.hexdigest() != wanted.fingerprint:
-            raise SourceError(f"{self._name} has changed since it was scanned; start the job on it anew")
+            raise changed_since_scan(self._name, "holds other rows")
 
     def _go_to(self, position: int) -> None:
         if self._stream.seekable():
@@ -287,7 +288,7 @@ class RecordReader:
         while self._position < position:
             passed = len(self._stream.read(min(BLOCK_BYTES, position - self._position)))
             if not passed:
-                raise SourceError(f"{self._name} has become shorter since it was scanned; start the job on it anew")
+                raise changed_since_scan(self._name, "has become shorter")
             self._position += passed
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from wegl_dask.errors import SourceError
 from wegl_dask.molecules import graphs_from_smiles, require_rdkit
+from wegl_dask.sources._text import changed_since_scan
 from wegl_dask.sources.base import SourcePlan, SourceShard, Unit, fingerprint
 from wegl_dask.sources.columns import Roles, Row, arranged, build_shard, missing_column, plan_molecules
 from wegl_dask.sources.delimited import Dialect
@@ -123,7 +124,7 @@ class SmilesSource:
         lookup = self._lookup(roles)
         for cut, rows in self._file(unit.piece).rows(unit.cuts):
             if lookup is not None and cut.where["lookup"] != lookup.fingerprint:
-                raise SourceError(f"{lookup.name} has changed since the source was scanned; start the job on it anew")
+                raise changed_since_scan(f"the {lookup.name}", "holds other rows")
             yield build_shard(
                 cut.shard,
                 _joined(rows, cut.where["columns"], lookup, roles.names),
