@@ -18,7 +18,7 @@ from wegl_dask.folders import Folder
 from wegl_dask.graphs import GraphSchema
 from wegl_dask.locks import locked
 from wegl_dask.sources.base import Cut, LabelSchema, SourcePlan, Unit
-from wegl_dask.status import Speed, index_ranges, mending, read_status
+from wegl_dask.status import Speed, index_ranges, read_status
 from wegl_dask.storage import RunFolder
 
 
@@ -70,21 +70,6 @@ def test_files_that_are_recorded_and_not_there_are_named(folder):
     assert "\nrecorded and not there: data/part-00002.parquet and 1 more file: run the job again\n" in shown
     folder.write("job.toml", b"[output]\nkeep_graphs = false\n")
     assert read_status(folder).absent == ("data/part-00002.parquet",)
-
-
-def test_what_was_appended_is_mended_by_an_append(folder):
-    plan = SourcePlan(GraphSchema(), LabelSchema(), {}, (Unit("b", (Cut(4, 10, {}, ""),)),))
-    with folder.recording("plan", 1, "") as part:
-        part.note(plan=plan.to_json())
-    for stage, subfolder in (("ingest", "graphs"), ("embed", "data")):
-        with folder.recording(stage, 4, "") as part:
-            part.write(subfolder, b"part", rows=10)
-    again = f"append again, by  wegl-dask append {folder.location()}  as before"
-    record = folder.location("records/embed-00004.json")
-    assert mending(folder, ["data/part-00004.parquet"]) == f"remove {record}, and {again}"
-    both = ["data/part-00002.parquet", "data/part-00004.parquet"]
-    assert mending(folder, both) == f"run the job again; then remove {record}, and {again}"
-    assert mending(folder, both[:1]) == "run the job again"
 
 
 @pytest.mark.parametrize(("fraction", "is_refused"), [("0.14", True), ("0.15", False), ("1", False), ("0", True)])

@@ -245,9 +245,11 @@ def test_the_manifest_merges_the_records(run_folder):
         work={"ingest": Work(9, 9.0), "moments": Work(4, 0.75), "merge": Work(1, 0.25)},
         versions={"numpy": "2.0", "dask": "2026.8"},
         summary={"rows": 8},
+        plans=[part.record],
     )
     manifest = run_folder.read_manifest()
-    assert list(manifest) == ["numerics_version", "versions", "stages", "summary", "records"]
+    assert list(manifest) == ["numerics_version", "versions", "stages", "summary", "plans", "records"]
+    assert manifest["plans"] == [part.record.to_json()]
     assert list(manifest["stages"]) == ["ingest", "moments", "embed", "merge"]
     assert list(manifest["versions"]) == ["dask", "numpy"]
     embed = manifest["stages"]["embed"]

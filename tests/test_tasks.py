@@ -4,10 +4,10 @@ import pyarrow as pa
 import pytest
 
 from wegl_dask import fit_tasks, tasks
+from wegl_dask.embed import embed
 from wegl_dask.errors import WeglError
 from wegl_dask.fit import fit_model, prepare_fit
 from wegl_dask.ingest import ingest, plan_source
-from wegl_dask.pipeline import embed
 from wegl_dask.progress import Progress
 from wegl_dask.spec import JobSpec
 from wegl_dask.trial import TrialRun, trial_run

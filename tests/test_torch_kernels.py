@@ -11,10 +11,11 @@ from scipy import sparse
 from wegl_dask import WEGL, diffusion, kernels, transport
 from wegl_dask.canonical import WeightedPoints, canonical_points
 from wegl_dask.checking import check_job
+from wegl_dask.embed import embed
 from wegl_dask.errors import MissingDependencyError, WeglError
 from wegl_dask.fit import fit_model, prepare_fit
 from wegl_dask.ingest import ingest, plan_source
-from wegl_dask.pipeline import embed, run_job
+from wegl_dask.pipeline import run_job
 from wegl_dask.progress import Progress
 from wegl_dask.spec import JobSpec
 from wegl_dask.trial import trial_run

@@ -5,7 +5,6 @@ that is killed goes on when it is started again; one that is refused leaves the 
 """
 
 import asyncio
-import json
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
@@ -14,37 +13,41 @@ from typing import Any
 import tomli_w
 from distributed import Client
 
+from wegl_dask.appended import finished_plans, missing_shards
 from wegl_dask.bags import lost_connection
 from wegl_dask.claims import changed_keys, examine, require_writable
+from wegl_dask.embed import embed
 from wegl_dask.errors import JobFileError, SourceError, TooManyRejectedError, WeglError
 from wegl_dask.given_model import GivenModel
 from wegl_dask.graphs import UsedAttributes
 from wegl_dask.ingest import (
     ShardCensus,
+    cut_key,
     ingest,
-    planned_shards,
     require_source,
     scan_source,
     shard_inputs,
     write_plan,
 )
-from wegl_dask.known_rows import KnownRows, RowKey, known_rows
+from wegl_dask.known_rows import KnownRows, RowKey
 from wegl_dask.locks import refuse_held
-from wegl_dask.pipeline import RunSummary, embed, finish, finished_before, is_complete, summarize
+from wegl_dask.pipeline import RunSummary, finish, is_complete, summarize
+from wegl_dask.plans import planned_shards, restore_plans, unplanned_shards
 from wegl_dask.progress import Progress, counted
-from wegl_dask.records import RECORD_FOLDER, PartRecord, part_path, record_path
+from wegl_dask.records import PartRecord, part_path
 from wegl_dask.run import Run
 from wegl_dask.scheduler_client import require_packages
 from wegl_dask.sources import reading_packages
-from wegl_dask.sources.base import SourcePlan, Unit, fingerprint
+from wegl_dask.sources.base import SourcePlan, Unit
 from wegl_dask.spec import JobSpec
-from wegl_dask.status import mending
 from wegl_dask.storage import RunFolder
 from wegl_dask.toml import read_toml
 from wegl_dask.worker_devices import require_device
 
 APPENDED_TABLES = ("source", "task", "cluster")
 """Keys and tables that an append takes from a job file; all others are those of the run."""
+
+_RUN_AGAIN = "run the run's job again, which makes anew what is missing or was altered, before appending to it"
 
 
 def append_spec(out: str, job_toml: str | None, overrides: Sequence[str] = ()) -> JobSpec:
@@ -99,10 +102,7 @@ def refuse_append_early(spec: JobSpec) -> None:
     refuse_held(folder)
     examine(folder, folder.job_toml())
     first = folder.record("plan", 0)
-    there = folder.listing(RECORD_FOLDER)
-    if first is None or any(
-        record_path("embed", shard).partition("/")[2] not in there for shard in planned_shards(first)
-    ):
+    if first is None and not folder.has_manifest():
         raise _unfinished(folder)
     given = GivenModel.read(folder.url)
     if spec.model.path is not None:
@@ -147,18 +147,31 @@ def append_job(
     with folder.lock() as lock:
         folder.claim(folder.job_toml())
         folder.clean_temporary()
+        restore_plans(folder)
         given = GivenModel.read(folder.url)
         if spec.model.path is not None:
             spec = given.completed(spec)
-        return _append(Run(spec, folder, lock, client, resumed=True, progress=progress), given, key)
+        return _append(
+            Run(spec, folder, lock, client, resumed=True, finished_before=True, progress=progress), given, key
+        )
 
 
 def _append(run: Run, given: GivenModel, key: RowKey) -> RunSummary:
     folder = run.folder
     model = _model_record(run)
-    plans, records = finished_before(folder, {}, {})
+    there = folder.records()
+    plans, records = finished_plans(there)
     if not plans or plans[0].index:
         raise _unfinished(folder)
+    if lacking := missing_shards(there):
+        raise WeglError(
+            f"part {min(lacking)} of the run in {folder.location()}, which was appended to it, has no whole record: {_RUN_AGAIN}"
+        )
+    if folder.has_succeeded() and (unplanned := unplanned_shards(there)):
+        raise WeglError(
+            f"the record of a plan of the run in {folder.location()} is lost, that of {part_path('data', min(unplanned))}: "
+            f"{_RUN_AGAIN}"
+        )
     _require_unaltered(run, records)
     plan = _new_shards(run, given, plans)
     is_pending = len(folder.records("plan")) > len(plans)
@@ -187,10 +200,9 @@ def _require_unaltered(run: Run, records: Iterable[PartRecord]) -> None:
         own = {record.index: record for record in records if record.stage == stage}
         without = "graphs" if not run.spec.output.keep_graphs else ""
         for index in run.altered(stage, own, without=without)[:1]:
-            path = part_path(folder, index)
             raise WeglError(
-                f"{run.folder.location(path)}, or what was rejected with it, is not as it was written: "
-                f"{mending(run.folder, [path])}, which makes it anew, before appending anything else"
+                f"{run.folder.location(part_path(folder, index))}, or what was rejected with it, was altered after it was "
+                f"written: {_RUN_AGAIN}"
             )
 
 
@@ -223,7 +235,7 @@ def _model_record(run: Run) -> PartRecord:
     record = run.folder.record("reference", 0)
     found = {} if record is None else run.finished("reference", {0: record.input_fingerprint})
     if not found:
-        raise WeglError(f"the model in {run.folder.location('model')} is missing or was altered: restore it")
+        raise WeglError(f"the model in {run.folder.location('model')} is missing or was altered: {_RUN_AGAIN}")
     return found[0]
 
 
@@ -234,17 +246,17 @@ def _new_shards(run: Run, given: GivenModel, plans: Sequence[PartRecord]) -> Sou
     plan = plan.numbered_as(given.schema, given.origin.numbering)
     plan = _labelled_as(plan, base, run.spec.source.kind)
     known = {
-        (unit["piece"], cut["fingerprint"], json.dumps(cut["where"], sort_keys=True))
+        cut_key(unit.piece, cut)
         for record in plans
-        for unit in record.extra["plan"]["units"]
-        for cut in unit["cuts"]
+        for unit in SourcePlan.from_json(record.extra["plan"]).units
+        for cut in unit.cuts
     }
     units = []
-    shard = _next_shard(plans)
+    shard = 1 + max(shard for record in plans for shard in planned_shards(record))
     for unit in plan.units:
         cuts = []
         for cut in unit.cuts:
-            if (unit.piece, cut.fingerprint, json.dumps(cut.where, sort_keys=True)) not in known:
+            if cut_key(unit.piece, cut) not in known:
                 cuts.append(replace(cut, shard=shard))
                 shard += 1
         if cuts:
@@ -280,10 +292,6 @@ def _labelled_as(plan: SourcePlan, base: SourcePlan, kind: str) -> SourcePlan:
     return replace(plan, labels=base.labels, details={**plan.details, **classes})
 
 
-def _next_shard(plans: Sequence[PartRecord]) -> int:
-    return 1 + max(shard for plan in plans for shard in planned_shards(plan))
-
-
 def _begin(
     run: Run, plan: SourcePlan, key: RowKey, records: Sequence[PartRecord], used: UsedAttributes, *, append: int
 ) -> KnownRows:
@@ -299,20 +307,15 @@ def _begin(
         Index of the append.
     """
     folder = run.folder
-    rows = known_rows(record for record in records if record.stage == "ingest")
-    n_shards = _next_shard([record for record in records if record.stage == "plan"])
-    # An earlier run in this folder may have had rows of the same names and numbers.
-    files = [file.sha256 for record in records for file in record.files]
-    known = KnownRows(append, n_shards, key, fingerprint(json.dumps([rows, files], sort_keys=True)))
+    known, rows = KnownRows.before(append, key, records)
     expected = shard_inputs(run.spec, plan, known, used)
     ingested = [record for record in folder.records("ingest") if record.input_fingerprint == expected.get(record.index)]
     begun = {record.index for record in ingested}
     embedded = [record for record in folder.records("embed") if record.index in begun]
     folder.keep_only([*records, *ingested, *embedded])
-    with folder.recording("known", append, known.fingerprint) as part:
-        part.note(rows=rows)
+    known.keep(folder, rows)
     source = run.spec.source.model_dump(mode="json", exclude_none=True)
-    write_plan(run, append, plan, appended={"source": source, "key": key})
+    write_plan(run, append, plan, appended={"source": source, "task": run.spec.task, "key": key})
     return known
 
 

@@ -19,7 +19,7 @@ from wegl_dask.progress import shortened
 from wegl_dask.records import PartRecord
 from wegl_dask.run import Run
 from wegl_dask.sources import open_source, reading_packages, require_reading_packages
-from wegl_dask.sources.base import SourcePlan, fingerprint
+from wegl_dask.sources.base import Cut, SourcePlan, fingerprint
 from wegl_dask.sources.paths import folder_around
 from wegl_dask.spec import GraphParquetTable, JobSpec, NetworkxTable, SmilesTable
 from wegl_dask.tasks import shard_fingerprints
@@ -90,6 +90,8 @@ class ShardCensus:
 def plan_source(run: Run, given: GivenModel | None = None) -> SourcePlan:
     """Scan the source and cut it into shards; refuse a source that has changed since the run began.
 
+    The source of a run that has been finished is not scanned; see `require_same_source`.
+
     Parameters
     ----------
     run : Run
@@ -104,19 +106,50 @@ def plan_source(run: Run, given: GivenModel | None = None) -> SourcePlan:
     JobFileError
         If the job asks for something that the source does not have.
     """
-    plan, nodes_per_shard = scan_source(run)
+    earlier = run.folder.record("plan", 0)
+    if earlier is not None:
+        if not run.finished_before:
+            require_same_source(run, given)
+        return SourcePlan.from_json(earlier.extra["plan"])
+    plan, nodes_per_shard = _scan_for(run, given)
+    with run.timed("scan"):
+        _refuse_other_shards(run, plan, None if given is None else given.model.points.nodes.used)
+        write_plan(run, 0, plan, nodes_per_shard=nodes_per_shard)
+    return plan
+
+
+def require_same_source(run: Run, given: GivenModel | None) -> None:
+    """Scan the source, and refuse one that has changed since the run began in another way than was appended.
+
+    Raises
+    ------
+    SourceError
+        If it has, or cannot be read.
+    """
+    first, *appended = run.folder.records("plan")
+    plan, _ = _scan_for(run, given, first.extra["nodes_per_shard"])
+    earlier = SourcePlan.from_json(first.extra["plan"])
+    if plan == earlier:
+        return
+    now, before = _pieces(plan), _pieces(earlier)
+    known = before.keys() | {cut for each in appended for cut in _pieces(SourcePlan.from_json(each.extra["plan"]))}
+    # Of a file that has got rows at its end, the first plan has a cut that is in the last one no more.
+    gone = {cut: piece for cut, piece in before.items() if not appended or piece not in now.values()}
+    changed = sorted({(now | before)[cut] for cut in (now.keys() - known) | (gone.keys() - now.keys())})
+    if changed or not appended:
+        where = ", ".join(changed[:3]) or "its schema"
+        raise OtherInputError(f"the input has changed since the run in this folder began ({where})")
+
+
+def _scan_for(run: Run, given: GivenModel | None, nodes_per_shard: int | None = None) -> tuple[SourcePlan, int]:
+    """Scan the source for a run with a given model, or one that is to be fitted; see `scan_source`."""
+    plan, nodes_per_shard = scan_source(run, nodes_per_shard)
     with run.timed("scan"):
         if given is None:
             check_plan(run.spec, plan)
         else:
             plan = plan.numbered_as(given.schema, given.origin.numbering)
-        earlier = run.folder.record("plan", 0)
-        if earlier is None:
-            _refuse_other_shards(run, plan, None if given is None else given.model.points.nodes.used)
-            write_plan(run, 0, plan, nodes_per_shard=nodes_per_shard)
-        elif SourcePlan.from_json(earlier.extra["plan"]) != plan:
-            raise OtherInputError(_what_changed(SourcePlan.from_json(earlier.extra["plan"]), plan))
-    return plan
+    return plan, nodes_per_shard
 
 
 def refuse_output_among_input(spec: JobSpec) -> None:
@@ -180,11 +213,6 @@ def write_plan(run: Run, index: int, plan: SourcePlan, **notes: Any) -> None:
         part.note(plan=plan.to_json(), **notes)
 
 
-def planned_shards(plan: PartRecord) -> set[int]:
-    """Find the shards of a plan, from its record."""
-    return {cut["shard"] for unit in plan.extra["plan"]["units"] for cut in unit["cuts"]}
-
-
 def check_plan(spec: JobSpec, plan: SourcePlan) -> None:
     """Refuse what the job asks for and the source does not have; see `plan_source`."""
     if spec.projection.fit_on == "train" and not plan.has_split:
@@ -215,6 +243,7 @@ def ingest(
     plan_index: int = 0,
     known: KnownRows | None = None,
     used: UsedAttributes | None = None,
+    made: Mapping[int, PartRecord] | None = None,
 ) -> ShardCensus:
     """Make the graph shards that are missing.
 
@@ -230,6 +259,8 @@ def ingest(
         Rows to leave out.
     used : UsedAttributes, optional
         By the model that the graphs are to be embedded with; if there is none yet, the job's features say.
+    made : mapping of int to PartRecord, optional
+        The shards that are not to be made, with their records; by default those are looked for that are there.
 
     Raises
     ------
@@ -241,9 +272,7 @@ def ingest(
         used = used or _used(spec, plan)
         how = _how(spec, used, known)
         expected = _fingerprints(plan, how)
-        needed = {shard: value for shard, value in expected.items() if shards is None or shard in shards}
-        records = _made_before(run, {shard: expected[shard] for shard in expected.keys() - needed.keys()})
-        records |= run.finished("ingest", needed)
+        records = dict(made) if made is not None else _find_made(run, expected, shards)
         descriptors = []
         for number, unit in enumerate(plan.units):
             missing = tuple(cut.shard for cut in unit.cuts if cut.shard not in records)
@@ -311,7 +340,14 @@ def _how(spec: JobSpec, used: UsedAttributes, known: KnownRows | None = None) ->
     return how if known is None else json.dumps([how, known.key, known.fingerprint])
 
 
-def _made_before(run: Run, expected: Mapping[int, str]) -> dict[int, PartRecord]:
+def _find_made(run: Run, expected: Mapping[int, str], shards: set[int] | None) -> dict[int, PartRecord]:
+    """Find the shards that are not to be made, some with their graphs; see `ingest`."""
+    needed = {shard: value for shard, value in expected.items() if shards is None or shard in shards}
+    others = {shard: expected[shard] for shard in expected.keys() - needed.keys()}
+    return made_before(run, others) | run.finished("ingest", needed)
+
+
+def made_before(run: Run, expected: Mapping[int, str]) -> dict[int, PartRecord]:
     """Find the shards that were made before, whether or not their graphs are still there; the rejects must be."""
     listing = run.folder.listing("rejected")
     records = {
@@ -348,14 +384,14 @@ def plan_fingerprint(plan: SourcePlan) -> str:
     return fingerprint(json.dumps(plan.to_json(), sort_keys=True))
 
 
-def _what_changed(earlier: SourcePlan, plan: SourcePlan) -> str:
-    before = {cut.shard: (unit.piece, cut.fingerprint) for unit in earlier.units for cut in unit.cuts}
-    now = {cut.shard: (unit.piece, cut.fingerprint) for unit in plan.units for cut in unit.cuts}
-    changed = sorted(
-        {(now.get(shard) or before[shard])[0] for shard in before | now if before.get(shard) != now.get(shard)}
-    )
-    where = ", ".join(changed[:3]) or "its schema"
-    return f"the input has changed since the run in this folder began ({where})"
+def cut_key(piece: str, cut: Cut) -> tuple[str, str, str]:
+    """Say what tells the cuts of a source from each other, whatever their shards are called."""
+    return piece, cut.fingerprint, json.dumps(cut.where, sort_keys=True)
+
+
+def _pieces(plan: SourcePlan) -> dict[tuple[str, str, str], str]:
+    """List what each cut is a part of, by its `cut_key`."""
+    return {cut_key(unit.piece, cut): unit.piece for unit in plan.units for cut in unit.cuts}
 
 
 def _check_counts(spec: JobSpec, census: ShardCensus) -> None:

@@ -17,7 +17,7 @@ from wegl_dask.errors import SourceError
 from wegl_dask.graphs import GraphBatch, IntArray, UsedAttributes
 from wegl_dask.records import PartRecord, part_path
 from wegl_dask.shards import IngestedShard, ingest_shard, origins, read_shard
-from wegl_dask.sources.base import SourceShard
+from wegl_dask.sources.base import SourceShard, fingerprint
 from wegl_dask.storage import RunFolder
 
 RowRanges = dict[str, list[list[int]]]
@@ -98,6 +98,29 @@ class KnownRows:
     n_shards: int
     key: RowKey
     fingerprint: str
+
+    @classmethod
+    def before(cls, append: int, key: RowKey, records: Sequence[PartRecord]) -> "tuple[KnownRows, Places]":
+        """Find the rows that a run had before an append: also what `keep` is to write down.
+
+        Parameters
+        ----------
+        append : int
+            Index of the append.
+        key : {"row", "id"}
+        records : sequence of PartRecord
+            Of all that was finished then: the model and the parts, perhaps others.
+        """
+        ingested = [record for record in records if record.stage == "ingest"]
+        rows, n_shards = known_rows(ingested), 1 + max(record.index for record in ingested)
+        # An earlier run in this folder may have had rows of the same names and numbers.
+        files = [file.sha256 for record in records for file in record.files]
+        return cls(append, n_shards, key, fingerprint(json.dumps([rows, files], sort_keys=True))), rows
+
+    def keep(self, folder: RunFolder, rows: Places, **notes: Any) -> None:
+        """Write the rows down for the workers."""
+        with folder.recording("known", self.append, self.fingerprint) as part:
+            part.note(rows=rows, **notes)
 
     def leave_out(
         self,

@@ -8,50 +8,44 @@ Every stage is a bag of descriptors; its results are on storage, with a record e
 part is made from goes into its record as a fingerprint, so a part is made again exactly when that has changed.
 """
 
-import json
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
-from functools import partial
-from importlib.metadata import version
 
 from distributed import Client
 
-from wegl_dask import tasks
+from wegl_dask.appended import complete_appends, finished_plans
 from wegl_dask.claims import examine, require_writable
+from wegl_dask.embed import embed, not_embedded, package_versions
 from wegl_dask.embeddings import EmbeddingFormat
 from wegl_dask.errors import WeglError
 from wegl_dask.fit import Fit, fit_model, memory_needed, prepare_fit
 from wegl_dask.given_model import GivenModel
 from wegl_dask.ingest import (
     ShardCensus,
-    check_rejected,
     ingest,
     plan_source,
-    planned_shards,
-    reading_versions,
     refuse_output_among_input,
+    require_same_source,
     require_source,
 )
 from wegl_dask.locks import refuse_held
 from wegl_dask.memory import require_fitting
 from wegl_dask.performance import performance_report, require_bokeh
+from wegl_dask.plans import restore_plans, unplanned_shards
 from wegl_dask.progress import Progress, counted
 from wegl_dask.records import PartRecord
 from wegl_dask.run import Run
 from wegl_dask.scheduler_client import require_packages
 from wegl_dask.sources import reading_packages
-from wegl_dask.sources.base import SourcePlan, fingerprint
+from wegl_dask.sources.base import SourcePlan
 from wegl_dask.spec import JobSpec
 from wegl_dask.storage import RunFolder
-from wegl_dask.version import NUMERICS_VERSION, __version__
 from wegl_dask.worker_devices import require_device
 
 _log = logging.getLogger(__name__)
-
-VERSIONED_PACKAGES = ("numpy", "scipy", "scikit-learn", "POT", "pyarrow", "dask", "distributed", "dask-ml")
 
 
 @dataclass(frozen=True)
@@ -122,7 +116,9 @@ def refuse_early(spec: JobSpec, *, overwrite: bool = False) -> None:
     require_writable(folder)
     refuse_held(folder)
     examine(folder, spec.to_toml(), overwrite=overwrite)
-    require_source(spec)
+    # Of a run that was finished all may be there that is needed.
+    if overwrite or not _was_finished(folder):
+        require_source(spec)
 
 
 def run_job(
@@ -166,9 +162,9 @@ def _run_fit(run: Run) -> RunSummary:
         _check_memory(run, fit)
     if not _wants_all_graphs(run):
         finished = run.finished("reference", {0: fit.fingerprint})
-        census = ingest(run, plan, _not_embedded(run, census, finished[0]) if finished else None)
+        census = ingest(run, plan, not_embedded(run, census, finished[0]) if finished else None)
     model = fit_model(run, fit)
-    return finish(run, census, model, embed(run, census, model), notes=_notes(run.spec, fit))
+    return _end(run, None, census, model, notes=_notes(run.spec, fit))
 
 
 def _run_with(run: Run, given: GivenModel) -> RunSummary:
@@ -178,9 +174,36 @@ def _run_with(run: Run, given: GivenModel) -> RunSummary:
     model, used = given.place(run), given.model.points.nodes.used
     shards = None
     if not _wants_all_graphs(run):
-        shards = _not_embedded(run, ingest(run, plan, set(), used=used), model)
+        shards = not_embedded(run, ingest(run, plan, set(), used=used), model)
     census = ingest(run, plan, shards, used=used)
-    return finish(run, census, model, embed(run, census, model), notes=(f"model: {run.spec.model.path}",))
+    return _end(run, given, census, model, notes=(f"model: {run.spec.model.path}",))
+
+
+def _was_finished(folder: RunFolder) -> bool:
+    """Say whether a run has finished at some time, whatever was lost of it since."""
+    return folder.has_succeeded() or folder.has_manifest() or len(folder.records("plan")) > 1
+
+
+def _end(
+    run: Run, given: GivenModel | None, census: ShardCensus, model: PartRecord, *, notes: tuple[str, ...]
+) -> RunSummary:
+    """Embed the graphs, make what is missing of appends, and finish.
+
+    Raises
+    ------
+    OtherInputError
+        If nothing was missing, and the source has changed in another way than was appended.
+    """
+    records = embed(run, census, model)
+    appended = complete_appends(run, model, [*census.records.values(), *records.values()])
+    if run.finished_before and run.parts_made:
+        notes = (
+            *notes,
+            f"{counted(run.parts_made, 'part')} made anew; what else has changed in the source was not looked at",
+        )
+    elif run.finished_before and is_complete(run.folder):
+        require_same_source(run, given)
+    return finish(run, census, model, records, appended=appended, notes=notes)
 
 
 def ingest_job(
@@ -196,6 +219,8 @@ def ingest_job(
     with _claimed(spec, client, overwrite=overwrite, progress=progress) as run:
         used = None if given is None else given.model.points.nodes.used
         census = ingest(run, plan_source(run, given), used=used)
+        if run.finished_before and not run.parts_made:
+            require_same_source(run, given)
         return summarize(run, census, notes=())
 
 
@@ -210,31 +235,15 @@ def _claimed(
         folder.clean_temporary()
         if claim.other_versions:
             _log.warning("parts of this run were made by version %s of wegl-dask", ", ".join(claim.other_versions))
+        restore_plans(folder)
+        finished_before = _was_finished(folder)
         with performance_report(folder) if spec.output.performance_report else nullcontext():
-            yield Run(spec, folder, lock, client, claim.resumed, progress)
+            yield Run(spec, folder, lock, client, claim.resumed, progress, finished_before)
 
 
 def _wants_all_graphs(run: Run) -> bool:
     """Whether all graph shards are wanted; of a run that goes on and keeps none, those are that are still to be embedded."""
     return run.spec.output.keep_graphs or not run.resumed
-
-
-def _not_embedded(run: Run, census: ShardCensus, model: PartRecord) -> set[int]:
-    inputs = _embed_inputs(run.spec, census, model)
-    return inputs.keys() - run.finished("embed", inputs).keys()
-
-
-def _embed_inputs(spec: JobSpec, census: ShardCensus, model: PartRecord) -> dict[int, str]:
-    output = json.dumps([spec.output.dtype, spec.output.layout, NUMERICS_VERSION])
-    return {
-        shard: fingerprint(census.graph_fingerprint(shard), _model_fingerprint(model), output)
-        for shard in census.records
-    }
-
-
-def _model_fingerprint(model: PartRecord) -> str:
-    (description,) = (file for file in model.files if file.name == "model.json")
-    return description.sha256
 
 
 def _check_output(run: Run, plan: SourcePlan, n_points: int, dimension: int) -> None:
@@ -257,57 +266,13 @@ def _check_memory(run: Run, fit: Fit) -> None:
         require_fitting(memory_needed(fit), min(limits))
 
 
-def embed(run: Run, census: ShardCensus, model: PartRecord) -> dict[int, PartRecord]:
-    """Embed the graph shards that are not embedded yet: the records of all.
-
-    Parameters
-    ----------
-    run : Run
-    census : ShardCensus
-    model : PartRecord
-        Of the stage reference.
-
-    Raises
-    ------
-    TooManyRejectedError
-        If more rows were rejected than the job allows, those included that no solver could do.
-    """
-    spec = run.spec
-    records = run.complete(
-        "embed",
-        partial(
-            tasks.embed_shard,
-            run.folder,
-            model_fingerprint=_model_fingerprint(model),
-            dtype=spec.output.dtype,
-            layout=spec.output.layout,
-            metadata={
-                "job": fingerprint(json.dumps(run.folder.read_model()[0]["job"], sort_keys=True)),
-                "numerics_version": NUMERICS_VERSION,
-                "seed": spec.seed,
-                "versions": _versions(spec),
-            },
-            fail=spec.source.on_error == "fail",
-            device=spec.cluster.device,
-        ),
-        [
-            tasks.ShardTask(shard, value, census.graph_fingerprint(shard))
-            for shard, value in _embed_inputs(spec, census, model).items()
-        ],
-    )
-    reasons = census.reasons
-    for record in records.values():
-        reasons.update(record.extra.get("reasons", {}))
-    check_rejected(spec, census.n_rows, reasons)
-    return records
-
-
 def finish(
     run: Run,
     census: ShardCensus,
     model: PartRecord,
     records: Mapping[int, PartRecord],
     *,
+    appended: Sequence[PartRecord] = (),
     notes: tuple[str, ...],
 ) -> RunSummary:
     """End a run: remove what is left over, write the manifest, and mark the run as finished.
@@ -321,11 +286,16 @@ def finish(
         Of the stage reference.
     records : mapping of int to PartRecord
         Of the stage embed, for the shards of `census`.
+    appended : sequence of PartRecord
+        Of the parts of other plans that this run has made or looked at.
     notes : tuple of str
         For the summary.
     """
     folder = run.folder
-    plans, others = finished_before(folder, census.records, records)
+    own = [*census.records.values(), *records.values(), *appended]
+    there = [*_but(folder.records(), own), *own]
+    plans, parts = finished_plans(there)
+    others = [record for record in parts if record.index not in records]
     embedded = [*(record for record in others if record.stage == "embed"), *records.values()]
     kept = [model, *others, *census.records.values(), *records.values()]
     folder.remove_scratch()
@@ -335,50 +305,48 @@ def finish(
     if not run.spec.output.keep_graphs:
         folder.remove_graphs()
     if run.parts_made or not is_complete(folder):
-        if run.spec.output.keep_graphs:
-            _require_undisturbed(run, "ingest", census.records)
-        _require_undisturbed(run, "embed", records)
+        for stage in ("ingest", "embed") if run.spec.output.keep_graphs else ("embed",):
+            _require_undisturbed(run, stage, {record.index: record for record in own if record.stage == stage})
         folder.write_manifest(
             kept,
             stage_seconds=run.stage_seconds,
             work=run.work,
-            versions=_versions(run.spec),
+            versions=package_versions(run.spec),
             summary={
                 "rows": sum(record.rows("data") for record in embedded),
                 "rejected": sum(record.rows("rejected") for record in kept),
                 "n_points": model.extra["n_points"],
                 "dimension": model.extra["dimension"],
             },
+            plans=plans,
         )
         folder.mark_success()
+    notes = (*notes, *_removed(folder, there, plans, own))
     if others:
-        rows, parts = sum(record.rows("data") for record in embedded), len(embedded)
-        notes = (*notes, f"in all, with what was appended: {counted(rows, 'graph')} in {counted(parts, 'part')}")
+        rows = sum(record.rows("data") for record in embedded)
+        notes = (
+            *notes,
+            f"in all, with what was appended: {counted(rows, 'graph')} in {counted(len(embedded), 'part')}",
+        )
     return summarize(run, census, notes=notes, model=model, records=records)
 
 
-def finished_before(
-    folder: RunFolder, own_shards: Mapping[int, PartRecord], own: Mapping[int, PartRecord]
-) -> tuple[list[PartRecord], list[PartRecord]]:
-    """Find the plans that are finished, and the records of their shards other than those that this run has made.
+def _removed(
+    folder: RunFolder, records: Sequence[PartRecord], plans: Sequence[PartRecord], own: Sequence[PartRecord]
+) -> Iterator[str]:
+    """Say what of other plans was removed at the end of a run, and how it is made again."""
+    again = f"append again, by  wegl-dask append {folder.location()}"
+    kept = {plan.index for plan in plans}
+    if any(record.stage == "plan" and record.index not in kept for record in records):
+        yield f"an append that was not finished was undone: {again}"
+    if lost := unplanned_shards(records) - {record.index for record in own}:
+        yield f"{counted(len(lost), 'part')} without the record of a plan removed: if it was an append's, {again}"
 
-    Parameters
-    ----------
-    folder : RunFolder
-    own_shards, own : mapping of int to PartRecord
-        What this run has made in the stages ingest and embed.
-    """
-    # Listings may lag behind what this run has just written.
-    embedded = {**{record.index: record for record in folder.records("embed")}, **own}
-    ingested = {**{record.index: record for record in folder.records("ingest")}, **own_shards}
-    plans, others = [], []
-    for plan in folder.records("plan"):
-        shards = planned_shards(plan)
-        if shards <= embedded.keys() & ingested.keys():
-            plans.append(plan)
-            for shard in sorted(shards - own.keys()):
-                others += [ingested[shard], embedded[shard]]
-    return plans, others
+
+def _but(records: Sequence[PartRecord], own: Sequence[PartRecord]) -> list[PartRecord]:
+    """Leave out what a run has just written: listings may lag behind it."""
+    paths = {record.path for record in own}
+    return [record for record in records if record.path not in paths]
 
 
 def is_complete(folder: RunFolder) -> bool:
@@ -388,12 +356,6 @@ def is_complete(folder: RunFolder) -> bool:
     except WeglError:
         return False
     return folder.has_succeeded()
-
-
-def _versions(spec: JobSpec) -> dict[str, str]:
-    """Versions of the packages that the numbers come from."""
-    packages = {package: version(package) for package in VERSIONED_PACKAGES}
-    return packages | reading_versions(spec) | {"wegl-dask": __version__}
 
 
 def _require_undisturbed(run: Run, stage: str, records: Mapping[int, PartRecord]) -> None:

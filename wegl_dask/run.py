@@ -63,6 +63,9 @@ class Run:
         Parts of an earlier run may be there; their bytes are checked before they are used.
     progress : callable
         Makes the progress display of a stage from its name and number of parts.
+    finished_before : bool
+        The run has been finished at some time. What it lacks now is made anew from its plans, and of its source only what
+        those parts were made from is looked at: it may have changed otherwise, and most often has where rows were appended.
     stage_seconds : dict of str to float
         Filled in by `timed`.
     work : dict of str to Work
@@ -77,6 +80,7 @@ class Run:
     client: Client
     resumed: bool
     progress: Callable[[str, int], Progress]
+    finished_before: bool = False
     stage_seconds: dict[str, float] = field(default_factory=dict)
     work: dict[str, Work] = field(default_factory=dict)
     parts_made: int = 0

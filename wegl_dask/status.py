@@ -2,7 +2,7 @@
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from pathlib import PurePosixPath
@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from wegl_dask.folders import Folder
 from wegl_dask.locks import LOCK_NAME, is_held
+from wegl_dask.plans import appends_under_way, planned_shards
 from wegl_dask.records import PART_FOLDERS, RECORD_FOLDER, PartRecord
 from wegl_dask.sources.base import SourcePlan
 from wegl_dask.storage import RunFolder
@@ -103,7 +104,9 @@ class RunStatus:
     is_refused : bool
         Whether more rows were rejected than the job allows: it stops again unless more are allowed.
     is_append : bool
-        Whether the job itself is done, and rows were appended to it since, or are to be.
+        Whether nothing is missing but what an append that was not finished has still to add.
+    appended : frozenset of int
+        Shards of appends that were not finished.
     absent : tuple of str
         Files of parts and of the model that records say are there, and are not.
     trainings : tuple of TrainingStatus
@@ -119,6 +122,7 @@ class RunStatus:
     n_bytes: int
     is_refused: bool
     is_append: bool
+    appended: frozenset[int]
     absent: tuple[str, ...]
     trainings: tuple[TrainingStatus, ...]
 
@@ -143,6 +147,8 @@ def read_status(folder: RunFolder) -> RunStatus:
     if state == "running":
         stages = [_timed(folder, stage, records, since) for stage in stages]
     n_rows = None if rows is None else sum(rows.values())
+    appended = frozenset(shard for plan in appends_under_way(records) for shard in planned_shards(plan))
+    missing = {shard for stage in stages for shard in stage.missing or ()}
     return RunStatus(
         location=folder.location(),
         state=state,
@@ -152,36 +158,11 @@ def read_status(folder: RunFolder) -> RunStatus:
         rejected=dict(reasons.most_common()),
         n_bytes=sum(file.n_bytes for record in records for file in record.files if file.folder == "data"),
         is_refused=n_rows is not None and reasons.total() > _allowed_fraction(job) * n_rows,
-        is_append=_is_append(records),
+        is_append=bool(appended) and not missing - appended,
+        appended=appended,
         absent=tuple(_absent(folder, records)),
         trainings=tuple(_trainings(folder)),
     )
-
-
-def mending(folder: RunFolder, paths: Iterable[str]) -> str:
-    """Say what makes files of a finished run anew that are missing or were altered.
-
-    Parameters
-    ----------
-    folder : RunFolder
-    paths : iterable of str
-        In the folder, parts among them.
-    """
-    records = folder.records()
-    own = _planned_rows([record for record in records if record.stage == "plan" and record.index == 0])
-    wanted = set(paths)
-    concerned = [record for record in records if wanted & {file.path for file in record.files}]
-    appended = [
-        folder.location(record.path)
-        for record in concerned
-        if record.stage in ("ingest", "embed") and own is not None and record.index not in own
-    ]
-    if not appended:
-        return "run the job again"
-    # A job knows its own shards alone, and an append takes what was appended for finished while it is recorded.
-    more = f" and {len(appended) - 1} more records of what was appended" if len(appended) > 1 else ""
-    job = "run the job again; then " if len(concerned) > len(appended) else ""
-    return f"{job}remove {appended[0]}{more}, and append again, by  wegl-dask append {folder.location()}  as before"
 
 
 def _absent(folder: RunFolder, records: Sequence[PartRecord]) -> Iterator[str]:
@@ -231,13 +212,6 @@ def _planned_rows(records: Sequence[PartRecord]) -> dict[int, int] | None:
         for unit in SourcePlan.from_json(plan.extra["plan"]).units
         for cut in unit.cuts
     }
-
-
-def _is_append(records: Sequence[PartRecord]) -> bool:
-    plans = [record for record in records if record.stage == "plan"]
-    own = _planned_rows([plan for plan in plans if plan.index == 0])
-    embedded = {record.index for record in records if record.stage == "embed"}
-    return len(plans) > 1 and own is not None and own.keys() <= embedded
 
 
 def _stage(name: str, records: Sequence[PartRecord], planned: Mapping[int, int] | None) -> StageStatus | None:

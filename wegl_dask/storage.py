@@ -318,6 +318,7 @@ class RunFolder(Folder):
         work: Mapping[str, Work],
         versions: Mapping[str, str],
         summary: Mapping[str, Any],
+        plans: Iterable[PartRecord] = (),
     ) -> None:
         """Merge the records of the run into manifest.json.
 
@@ -332,6 +333,8 @@ class RunFolder(Folder):
             Versions of the packages that matter, by name.
         summary : mapping
             JSON values about the run as a whole.
+        plans : iterable of PartRecord
+            How the input was cut, which cannot be found out again once it has changed.
         """
         records = sorted(records, key=lambda record: (record.stage, record.index))
         stages = {}
@@ -354,6 +357,7 @@ class RunFolder(Folder):
             "versions": dict(sorted(versions.items())),
             "stages": stages,
             "summary": dict(summary),
+            "plans": [record.to_json() for record in plans],
             "records": [record.to_json() for record in records],
         }
         self.write(MANIFEST_NAME, json_bytes(sealed(manifest), indent=1))
@@ -377,6 +381,10 @@ class RunFolder(Folder):
     def has_succeeded(self) -> bool:
         """Whether the run is finished."""
         return self.read_if_there(SUCCESS_NAME) is not None
+
+    def has_manifest(self) -> bool:
+        """Whether there is a manifest, whole or not: the run has been finished at some time."""
+        return MANIFEST_NAME in self.listing()
 
     def _remove_subfolder(self, subfolder: str) -> None:
         remove_all(self, [f"{subfolder}/{name}" for name in own_files(self, subfolder)])

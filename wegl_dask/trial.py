@@ -9,10 +9,10 @@ from typing import Any
 
 from distributed import Future
 
+from wegl_dask.embed import embed
 from wegl_dask.fit import Fit, fit_model, prepare_fit
 from wegl_dask.ingest import ShardCensus, ingest, write_plan
 from wegl_dask.local_client import PRELOADED
-from wegl_dask.pipeline import embed
 from wegl_dask.progress import Progress
 from wegl_dask.records import PartRecord
 from wegl_dask.reference import BLOCK_ROWS, ReferenceKind, import_clustering, mini_batch_kmeans

@@ -3,7 +3,7 @@
 import contextlib
 import hashlib
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,14 +11,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from wegl_dask.checksums import unsealed
-from wegl_dask.claims import JOB_NAME, RUN_JSON
+from wegl_dask.claims import JOB_NAME, RUN_JSON, SUCCESS_NAME
 from wegl_dask.embeddings import VECTOR_COLUMN, EmbeddingFormat
 from wegl_dask.errors import JobFileError, WeglError
 from wegl_dask.folders import TEMPORARY_PREFIX, resources_told_apart
 from wegl_dask.known_rows import row_ranges
 from wegl_dask.model_files import MODEL_JSON
 from wegl_dask.recomputed import differences
-from wegl_dask.records import PART_FOLDERS, RECORD_FOLDER, RECORD_NAME, PartFile, PartRecord, part_path
+from wegl_dask.records import PART_FOLDERS, RECORD_FOLDER, RECORD_NAME, PartFile, PartRecord, part_index, part_path
 from wegl_dask.saved_model import Model
 from wegl_dask.sources.base import REJECTED_SCHEMA, SourcePlan
 from wegl_dask.spec import JobSpec
@@ -65,6 +65,14 @@ def verify_run(folder: RunFolder, *, deep: bool = False) -> list[Problem]:
         If it is not a run folder, its job file is damaged, or the store cannot be read.
     """
     return [*_problems(folder, deep=deep)]
+
+
+def are_of_append(paths: Iterable[str], shards: Collection[int]) -> bool:
+    """Whether files that are missing or wrong are no more than those of an append, which is to make some shards."""
+    names = [path.rpartition("/")[2] for path in paths]
+    return all(
+        name == SUCCESS_NAME or name.startswith(TEMPORARY_PREFIX) or part_index(name) in shards for name in names
+    )
 
 
 def _problems(folder: RunFolder, *, deep: bool) -> Iterator[Problem]:

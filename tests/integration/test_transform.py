@@ -644,7 +644,7 @@ def test_nothing_is_appended_to_parts_that_were_altered(
     for n_new in (0, 10):
         write_rows("c.csv", rows[120 : 120 + n_new])
         with pytest.raises(
-            WeglError, match=rf"{folder}/part-00000.parquet, or .*, is not as it was written: run the job"
+            WeglError, match=rf"{folder}/part-00000.parquet, or .*, was altered after it was written: run"
         ):
             append(out, key=key)
     part.write_bytes(whole)

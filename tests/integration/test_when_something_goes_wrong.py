@@ -107,6 +107,20 @@ def test_input_that_has_changed(wegl, job, out, whole, same_bytes):
     assert same_bytes(out, whole)
 
 
+def test_a_part_that_is_lost_with_its_input(wegl, job, out, whole, same_bytes):
+    labels = Path(job(out)["source"]["root"]) / "MUTAG" / "raw" / "MUTAG_node_labels.txt"
+    before = labels.read_bytes()
+    (out / "graphs" / "part-00000.parquet").unlink()
+    labels.write_bytes(b"1" + before[1:])
+    code, output = wegl("run", job(out))
+    labels.write_bytes(before)
+    assert code == 1
+    assert "it was changed after it was scanned" in output
+    assert "MUTAG" in output
+    assert wegl("run", job(out))[0] == 0
+    assert same_bytes(out, whole)
+
+
 def test_input_that_cannot_be_read(wegl, tmp_path):
     pytest.importorskip("rdkit")
     (tmp_path / "in.parquet").write_bytes(b"PAR1 and no more")
@@ -157,5 +171,5 @@ def test_workers_that_die_and_a_scheduler_that_is_lost_are_told_as_elsewhere():
 
 def test_every_line_of_the_section_is_shown_by_one_of_these_tests():
     lines = lines_of_the_readme()
-    assert len(lines) == 10
+    assert len(lines) == 11
     assert [line for line in lines if f'"{line}"' not in Path(__file__).read_text(encoding="utf-8")] == []

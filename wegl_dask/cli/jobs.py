@@ -94,8 +94,8 @@ def run(job: str, overrides: tuple[str, ...], scheduler: str | None, *, insecure
     """Run the job file JOB, or what is missing of it: graphs in, embeddings in Parquet.
 
     The output folder, output.path, holds the whole state. A job that was stopped, killed or out of space goes on when
-    it is run again with the same job file; parts that are whole are not made again. Another job file on the same folder
-    is refused.
+    it is run again with the same job file; parts that are whole are not made again. Those that are lost or damaged
+    in a finished run are made anew, also where they were appended. Another job file on the same folder is refused.
 
     \b
     Examples:

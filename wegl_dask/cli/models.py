@@ -102,7 +102,8 @@ def append(
     a new name. In both cases rows that were rejected before are not tried again.
 
     The source is that of the run; --source and --set name another one with the same features, labels and columns. If
-    the input is at fault the run stays as it was. If it is killed, the same command goes on.
+    the input is at fault the run stays as it was. If it is killed, the same command goes on. Parts that are lost or damaged
+    are made anew by  wegl-dask run.
 
     \b
     Examples:

@@ -11,7 +11,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from wegl_dask.status import RunStatus, TrainingStatus
-    from wegl_dask.storage import RunFolder
 
 
 @click.command(short_help="Say how far a run is.")
@@ -25,17 +24,8 @@ def status(out: str) -> None:
     from wegl_dask.status import index_ranges, read_status  # noqa: PLC0415
     from wegl_dask.storage import RunFolder  # noqa: PLC0415
 
-    folder = RunFolder(out)
-    found = read_status(folder)
-    advice = ""
-    if found.state == "stopped":
-        advice = f"; {_going_on(found)} to go on"
-        if found.is_refused:
-            advice = (
-                "; it has more rejects than source.max_rejected_fraction allows: see what they are, below, and run it again "
-                "with a larger one, or another job"
-            )
-    click.echo(f"{found.location}: {_state(found)}{advice}")
+    found = read_status(RunFolder(out))
+    click.echo(f"{found.location}: {_state(found)}{_advice(found)}")
     if found.planned_rows is not None:
         click.echo(f"input: {counted(found.planned_rows, 'row')}")
     for stage in found.stages:
@@ -52,7 +42,7 @@ def status(out: str) -> None:
             click.echo(f"  missing: {index_ranges(missing)}")
     if found.absent:
         more = f" and {counted(len(found.absent) - 1, 'more file')}" if len(found.absent) > 1 else ""
-        how = "" if found.state == "running" else f": {_mending(folder, found, found.absent)}"
+        how = "" if found.state == "running" else f": {_mending(found, found.absent)}"
         click.echo(f"recorded and not there: {found.absent[0]}{more}{how}")
     click.echo(f"embeddings: {format_bytes(found.n_bytes)}")
     click.echo(f"rejected: {counted(sum(found.rejected.values()), 'row')}")
@@ -63,11 +53,26 @@ def status(out: str) -> None:
         click.echo(f"train {training.model}: {_state(training)}{advice}")
 
 
-def _mending(folder: "RunFolder", found: "RunStatus", paths: "Iterable[str]") -> str:
-    """Say what makes files of a run anew: what makes the rest of it, where it has stopped."""
-    from wegl_dask.status import mending  # noqa: PLC0415
+def _advice(found: "RunStatus") -> str:
+    """Say what to do about a run that is not whole."""
+    if found.state == "stopped" and found.is_refused:
+        return (
+            "; it has more rejects than source.max_rejected_fraction allows: see what they are, below, and run it again "
+            "with a larger one, or another job"
+        )
+    if found.state == "stopped":
+        return f"; {_going_on(found)} to go on"
+    if found.state == "finished" and any(stage.missing for stage in found.stages):
+        return "; parts of it are missing: run the job again, which makes them anew"
+    return ""
 
-    return _going_on(found) if found.state == "stopped" else mending(folder, paths)
+
+def _mending(found: "RunStatus", paths: "Iterable[str]") -> str:
+    """Say what makes files of a run anew that are missing or damaged."""
+    from wegl_dask.verify import are_of_append  # noqa: PLC0415
+
+    is_append = found.is_append and found.state == "stopped" and are_of_append(paths, found.appended)
+    return _going_on(found) if is_append else "run the job again"
 
 
 def _going_on(found: "RunStatus") -> str:
@@ -105,7 +110,7 @@ def verify(out: str, *, deep: bool) -> None:
         click.echo(str(problem))
     if problems:
         count = f"{len(problems)} problems" if len(problems) > 1 else "a problem"
-        how = _mending(folder, read_status(folder), (problem.path for problem in problems))
+        how = _mending(read_status(folder), [problem.path for problem in problems])
         raise WeglError(
             f"{folder.location()} has {count}: {how}, which makes anew what is missing or damaged. A part with "
             "wrong rows, whose bytes are as they were written, is not made anew before it is removed"
