@@ -25,9 +25,12 @@ os.environ.setdefault("POT_BACKEND_DISABLE_PYTORCH", "1")
 # ogb imports it to look on the network for later versions, in threads that go on, and fail, while other tests run.
 sys.modules["outdated"] = None
 
-# A shell has SIGINT ignored in what it starts in the background, and so would every command that a test interrupts.
+# A shell has SIGINT ignored in what it starts in the background, and nohup SIGHUP, and so would every command that a test
+# sends them. What a process handles is not handled in those that it starts.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+    signal.signal(signal.SIGHUP, lambda *_: None)
 
 # How long an example takes says how busy the machine is.
 settings.register_profile("wegl-dask", deadline=None, suppress_health_check=[HealthCheck.too_slow])
