@@ -45,6 +45,17 @@ def run(dask_client):
 
 
 @pytest.fixture(scope="session")
+def append(dask_client):
+    """Append to a run; the source is that of its job, with the keys given set."""
+    from wegl_dask.appending import append_job, append_spec
+
+    def append(out, *overrides, key="row", job_toml=None):
+        return append_job(append_spec(str(out), job_toml, overrides), dask_client, key=key, progress=Silent)
+
+    return append
+
+
+@pytest.fixture(scope="session")
 def command(dask_client):
     """Run ``wegl-dask`` as a process of its own: exit code, standard output and error.
 

@@ -10,7 +10,6 @@ import pytest
 from click.testing import CliRunner
 
 from wegl_dask import appended
-from wegl_dask.appending import append_job, append_spec
 from wegl_dask.cli import main
 from wegl_dask.errors import OtherInputError, SourceError, WeglError
 from wegl_dask.plans import planned_shards
@@ -55,30 +54,6 @@ class Appended:
     def at(self, out):
         """The job with another output folder, to which the run is copied."""
         return {**self.job, "output": {**self.job["output"], "path": str(shutil.copytree(self.out, out))}}
-
-
-class Silent:
-    """A progress display that shows nothing."""
-
-    def __init__(self, stage, total):
-        del stage, total
-
-    def __enter__(self):
-        return self
-
-    def update(self, parts, rows, *, under_way=0.0):
-        del parts, rows, under_way
-
-    def __exit__(self, *error):
-        del error
-
-
-@pytest.fixture(scope="module")
-def append(dask_client):
-    def append(out, *overrides, key="row"):
-        return append_job(append_spec(str(out), None, overrides), dask_client, key=key, progress=Silent)
-
-    return append
 
 
 def write_rows(path, rows, mode="w"):

@@ -14,35 +14,12 @@ import tomli_w
 from click.testing import CliRunner
 
 from wegl_dask import WEGL, GraphSchema, appending, read_embeddings
-from wegl_dask.appending import append_job, append_spec
+from wegl_dask.appending import append_spec
 from wegl_dask.cli import main
 from wegl_dask.errors import JobFileError, SourceError, TooManyRejectedError, WeglError
 from wegl_dask.molecules import graphs_from_smiles
 from wegl_dask.storage import RunFolder
 from wegl_dask.verify import verify_run
-
-
-@pytest.fixture
-def append(dask_client):
-    """Append to a run; the source is that of its job, with the keys given set."""
-
-    class Silent:
-        def __init__(self, stage, total):
-            del stage, total
-
-        def __enter__(self):
-            return self
-
-        def update(self, parts, rows, *, under_way=0.0):
-            del parts, rows, under_way
-
-        def __exit__(self, *error):
-            del error
-
-    def append(out, *overrides, key="row", job_toml=None):
-        return append_job(append_spec(str(out), job_toml, overrides), dask_client, key=key, progress=Silent)
-
-    return append
 
 
 @pytest.fixture(scope="module")
