@@ -49,17 +49,18 @@ class Other(NamedTuple):
 
     Attributes
     ----------
-    name : str
+    writes : str
+        What it does, to be followed by the folder.
     way_out : str
         What can be done instead of waiting.
     """
 
-    name: str
+    writes: str
     way_out: str
 
 
-RUN = Other("run", "choose another folder")
-TRAINING = Other("training of this model", "train another model")
+RUN = Other("another run is writing in", "choose another folder")
+TRAINING = Other("another training of this model is writing in", "train another model")
 
 
 class Lock(Protocol):
@@ -284,6 +285,5 @@ def _refusal(folder: Folder, holder: bytes | None, other: Other) -> WeglError:
         who = "its lock does not say which"
     hint = "" if folder.is_local else f" (if it died, its lock counts for nothing {DEAD_AFTER:.0f} s after that)"
     return WeglError(
-        f"another {other.name} is writing in {folder.location()} ({who}): wait until it ends or stop it{hint}, "
-        f"or {other.way_out}"
+        f"{other.writes} {folder.location()} ({who}): wait until it ends or stop it{hint}, or {other.way_out}"
     )

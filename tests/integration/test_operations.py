@@ -107,6 +107,7 @@ def test_the_exit_codes_are_documented():
         "1": "failed",
         "2": "usage or job file",
         "3": "too many rows rejected",
+        "129": "left without its terminal",
         "130": "stopped by Ctrl-C",
         "143": "terminated",
     }
