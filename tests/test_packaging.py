@@ -1,10 +1,12 @@
 import ast
 import os
+import re
 import shutil
 import subprocess
 import sys
 import tomllib
 import zipfile
+from itertools import chain
 from pathlib import Path
 
 import pytest
@@ -78,19 +80,41 @@ def test_the_module_that_workers_run_imports_no_extra():
     assert not modules_after("import wegl_dask.tasks") & (HEAVY - {"dask", "distributed"})
 
 
-def test_the_constraints_pin_every_requirement_to_one_version():
-    lines = (ROOT / "deploy" / "constraints.txt").read_text().splitlines()
-    pins = [line for line in lines if line and not line.startswith("#")]
-    assert all(line.count("==") == 1 and not set(line) & set(" @/+;") for line in pins)
-    assert pins == sorted(pins, key=str.upper)
-    names = {line.partition("==")[0].lower().replace("_", "-") for line in pins}
+def pins(name):
+    """Version by name of package in a file of constraints, which holds nothing but such pins, sorted."""
+    lines = (ROOT / "deploy" / name).read_text().splitlines()
+    found = [line for line in lines if line and not line.startswith("#")]
+    assert all(line.count("==") == 1 and not set(line) & set(" @/+;") for line in found)
+    assert found == sorted(found, key=str.upper)
+    return {
+        package.lower().replace("_", "-"): version for package, _, version in (line.partition("==") for line in found)
+    }
+
+
+def lower_bounds():
+    """The lowest version that is allowed, by name of package, of all that the project and its extras ask for."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    wanted = [
-        *project["dependencies"],
-        *(line for extra in project["optional-dependencies"].values() for line in extra),
-    ]
-    wanted = {line.split("[")[0].split(">")[0].split("=")[0].lower() for line in wanted} - {"wegl-dask"}
-    assert wanted <= names
+    lines = [*project["dependencies"], *chain.from_iterable(project["optional-dependencies"].values())]
+    found = [re.fullmatch(r"([\w-]+)(?:\[[\w,]+\])?(?:>=([\d.]+)(?:,<[\d.]+)?)?", line).groups() for line in lines]
+    return {package.lower(): version for package, version in found if package != "wegl-dask"}
+
+
+def test_the_constraints_pin_every_requirement_to_one_version():
+    assert lower_bounds().keys() <= pins("constraints.txt").keys()
+
+
+def test_the_lowest_versions_that_are_allowed_are_those_that_are_tried():
+    bounds, tried = lower_bounds(), pins("constraints-lowest.txt")
+    # Of torch, an earlier one without the libraries of CUDA is not to be had.
+    del bounds["torch"]
+    assert None not in bounds.values()
+    assert {package: tried[package] for package, bound in bounds.items() if not is_of(tried[package], bound)} == {}
+
+
+def is_of(version, series):
+    """Whether a version is of a series, as 2024.9.1 is of 2024.9, and 1.0 of 1.0.0."""
+    numbers, first = ([int(number) for number in text.split(".")] for text in (version, series))
+    return [*numbers, *[0] * len(first)][: len(first)] == first
 
 
 def test_a_package_whose_private_modules_are_imported_has_an_upper_bound():

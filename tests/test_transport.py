@@ -98,8 +98,9 @@ def test_embeddings_are_those_of_the_plans_of_emd(embedded, name):
         same[graph] = np.linalg.norm(found - expected) <= 1e-6 * np.linalg.norm(expected)
         # Where the plan is another one it is as good: only then is it not determined by the problem.
         assert case.result.transport_cost[graph] == pytest.approx((plan * costs).sum(), rel=1e-12)
-    # Sparse one-hot labels without principal components make ties; POT breaks them by the last digit of the weights.
-    assert same.all() if name != "ptc_mr" else same.mean() > 0.7
+    # Sparse one-hot labels without principal components make ties, which POT breaks by the last digit of the weights, some
+    # versions of it otherwise than others.
+    assert same.mean() >= {"mutag": 0.99, "ptc_mr": 0.7}.get(name, 1)
 
 
 def test_embeddings_are_those_of_the_plans_of_emd_where_no_column_of_the_reference_makes_ties(embedded):
