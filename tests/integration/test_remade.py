@@ -23,8 +23,9 @@ PARTS = ("data", "graphs", "rejected", "records/ingest", "records/embed")
 
 DAMAGED = [
     *[("new files", [part]) for part in PARTS],
-    *[("without graphs", [part]) for part in PARTS if part != "graphs"],
+    *[pytest.param("without graphs", [part], marks=pytest.mark.slow) for part in PARTS if part != "graphs"],
     *[(way, [*PARTS]) for way in ("another source", "shards")],
+    ("without graphs", [part for part in PARTS if part != "graphs"]),
 ]
 """Which files are damaged, of which run."""
 
