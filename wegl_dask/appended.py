@@ -85,21 +85,30 @@ def complete_appends(run: Run, model: PartRecord, parts: Iterable[PartRecord]) -
     records = run.folder.records()
     killed = {plan.index for plan in killed_appends(records)}
     appends = [record for record in records if record.stage == "plan" and record.index not in {0, *killed}]
+    if not appends:
+        return []
+    found = _find_ingested(run, appends, model, records)
     before = _by_shard(parts)
     appended: list[PartRecord] = []
     for plan in appends:
-        made = _complete(run, plan, model, before)
+        made = _complete(run, plan, model, before, found)
         appended += made
         before += made
     return appended
 
 
-def _complete(run: Run, plan: PartRecord, model: PartRecord, before: Sequence[PartRecord]) -> list[PartRecord]:
-    """Complete one append: the records of its parts. Those `before` it are whole."""
+def _complete(
+    run: Run, plan: PartRecord, model: PartRecord, before: Sequence[PartRecord], found: Mapping[int, PartRecord]
+) -> list[PartRecord]:
+    """Complete one append, of whose graph shards those `found` are whole: the records of its parts.
+
+    Those `before` it are whole.
+    """
     own = replace(run, spec=_spec_of(run.spec, plan.extra["appended"]), parts_made=0)
-    made = _find_ingested(own, plan, model)
+    shards = planned_shards(plan)
+    made = {shard: found[shard] for shard in sorted(shards & found.keys())}
     census = ShardCensus(SourcePlan.from_json(plan.extra["plan"]), made)
-    if planned_shards(plan) - made.keys():
+    if shards - made.keys():
         known, rows = KnownRows.before(plan.index, plan.extra["appended"]["key"], [model, *before])
         known.keep(run.folder, rows, remade=True)
         used = GivenModel.read(run.folder.url).model.points.nodes.used
@@ -109,19 +118,24 @@ def _complete(run: Run, plan: PartRecord, model: PartRecord, before: Sequence[Pa
     return _by_shard([*census.records.values(), *embedded.values()])
 
 
-def _find_ingested(run: Run, plan: PartRecord, model: PartRecord) -> dict[int, PartRecord]:
-    """Find the graph shards of an append that are whole, with their graphs where those are kept or needed.
+def _find_ingested(
+    run: Run, appends: Sequence[PartRecord], model: PartRecord, records: Sequence[PartRecord]
+) -> dict[int, PartRecord]:
+    """Find the graph shards of all appends that are whole, with their graphs where those are kept or needed.
 
-    What they were made from is that of the append, whatever would be found to be known before it now.
+    What they were made from is that of their append, whatever would be found to be known before it now.
     """
-    shards = planned_shards(plan)
+    shards = {shard for plan in appends for shard in planned_shards(plan)}
     recorded = {
-        record.index: record.input_fingerprint for record in run.folder.records("ingest") if record.index in shards
+        record.index: record.input_fingerprint
+        for record in records
+        if record.stage == "ingest" and record.index in shards
     }
     if run.spec.output.keep_graphs:
         return run.finished("ingest", recorded)
     made = made_before(run, recorded)
-    needed = not_embedded(run, ShardCensus(SourcePlan.from_json(plan.extra["plan"]), made), model)
+    # Of a census of shards of several plans only the records are asked for here, so any of the plans will do.
+    needed = not_embedded(run, ShardCensus(SourcePlan.from_json(appends[-1].extra["plan"]), made), model)
     return {shard: record for shard, record in made.items() if shard not in needed} | run.finished(
         "ingest", {shard: recorded[shard] for shard in needed}
     )

@@ -84,9 +84,10 @@ class Progress:
         self._start = self._last = clock()
         self._shown_from = self._start + LOG_SECONDS if brief else self._start
         self._is_over = threading.Event()
+        self._ticker = threading.Thread(target=self._keep_showing, name="wegl-dask progress", daemon=True)
 
     def __enter__(self) -> Self:
-        threading.Thread(target=self._keep_showing, name="wegl-dask progress", daemon=True).start()
+        self._ticker.start()
         if self._start < self._shown_from:
             return self
         if self._on_terminal:
@@ -118,6 +119,8 @@ class Progress:
     ) -> None:
         """Say how far the stage came, also when it failed; what follows starts on a line of its own."""
         self._is_over.set()
+        # Lest it draws what it has begun to after the last line.
+        self._ticker.join()
         now = self._clock()
         if now < self._shown_from:
             return

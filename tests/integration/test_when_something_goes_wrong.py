@@ -94,12 +94,19 @@ def test_a_damaged_part(wegl, job, out, same_bytes, whole):
     assert same_bytes(out, whole)
 
 
-def test_input_that_has_changed(wegl, job, out, whole, same_bytes):
+def run_on_changed_input(wegl, job, out):
+    """Run the job while a file of its input is another one: exit code and output."""
     labels = Path(job(out)["source"]["root"]) / "MUTAG" / "raw" / "MUTAG_node_labels.txt"
     before = labels.read_bytes()
     labels.write_bytes(b"1" + before[1:])
-    code, output = wegl("run", job(out))
-    labels.write_bytes(before)
+    try:
+        return wegl("run", job(out))
+    finally:
+        labels.write_bytes(before)
+
+
+def test_input_that_has_changed(wegl, job, out, whole, same_bytes):
+    code, output = run_on_changed_input(wegl, job, out)
     assert code == 1
     assert "the input has changed since the run in this folder began" in output
     assert "by  wegl-dask append" in output
@@ -108,12 +115,8 @@ def test_input_that_has_changed(wegl, job, out, whole, same_bytes):
 
 
 def test_a_part_that_is_lost_with_its_input(wegl, job, out, whole, same_bytes):
-    labels = Path(job(out)["source"]["root"]) / "MUTAG" / "raw" / "MUTAG_node_labels.txt"
-    before = labels.read_bytes()
     (out / "graphs" / "part-00000.parquet").unlink()
-    labels.write_bytes(b"1" + before[1:])
-    code, output = wegl("run", job(out))
-    labels.write_bytes(before)
+    code, output = run_on_changed_input(wegl, job, out)
     assert code == 1
     assert "it was changed after it was scanned" in output
     assert "MUTAG" in output
