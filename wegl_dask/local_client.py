@@ -12,12 +12,14 @@ from functools import partial
 from typing import Any
 
 import dask.config
+import distributed.utils
 from dask.system import CPU_COUNT
 from dask.utils import parse_bytes
 from distributed import Client, LocalCluster
 from distributed.system import MEMORY_LIMIT
 from distributed.utils import clean_dashboard_address
 
+from wegl_dask import fork_server
 from wegl_dask.errors import JobFileError, MissingDependencyError, WeglError
 from wegl_dask.lost_workers import WATCH_SECONDS, give_up, watched
 from wegl_dask.progress import format_bytes
@@ -25,14 +27,15 @@ from wegl_dask.quiet import innermost, silenced
 from wegl_dask.scratch import scratch_folder
 from wegl_dask.spec import ClusterTable
 from wegl_dask.stopping import signals_held
-from wegl_dask.worker_environment import DASK_SETTINGS, LOCAL_SETTINGS, PROFILE, WORKER_ENVIRONMENT, as_variable
-
-PRELOADED = (
-    *("wegl_dask.fit_tasks", "wegl_dask.without_pandas"),
-    # A client does without, which saves it a fifth of a second, so nothing imports them before they are used.
-    *("scipy.linalg.blas", "scipy.sparse", "scipy.spatial.distance"),
+from wegl_dask.worker_environment import (
+    DASK_SETTINGS,
+    LOCAL_SETTINGS,
+    PRELOADED,
+    PROFILE,
+    WORKER_ENVIRONMENT,
+    as_variable,
+    variables_put_back,
 )
-"""What a worker imports before it is ready."""
 
 SMALLEST_MEMORY = 500_000_000
 """Memory of a worker, in bytes, below which it would be stopped by what it imports before it has read a graph."""
@@ -72,8 +75,11 @@ def local_client(table: ClusterTable) -> Iterator[Client]:
             **LOCAL_SETTINGS,
             PROFILE: has_dashboard(table),
             **_preloads(),
+            **_starting(),
             **{f"distributed.nanny.pre-spawn-environ.{name}": value for name, value in WORKER_ENVIRONMENT.items()},
         }
+        # Dask would import pandas into this process, for its own way of starting a fork server.
+        distributed.utils._forkserver_preload_set = True  # noqa: SLF001  there is no other way to tell it
         # Which would give the thread that starts the workers the signals back.
         multiprocessing.resource_tracker.ensure_running()
         with signals_held(), dask.config.set(settings):
@@ -260,17 +266,19 @@ def _worker_environment() -> Iterator[None]:
     Dask passes a worker's variables through the environment of the process that spawns it, lets a value found there go
     before its own, and leaves them behind.
     """
-    names = {*WORKER_ENVIRONMENT, *dask.config.get("distributed.nanny.pre-spawn-environ"), "PYTHONHASHSEED"}
-    before = {name: os.environ.get(name) for name in names}
-    os.environ.update(WORKER_ENVIRONMENT)
-    try:
+    with variables_put_back({*fork_server.ENVIRONMENT, *_variables_to_start_with()}):
+        os.environ.update(WORKER_ENVIRONMENT)
         yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
+
+
+def _starting() -> dict[str, str]:
+    """Choose how workers are started: as forks, if a server was started, unless the user's configuration sets more for it."""
+    can_fork = fork_server.is_started() and _variables_to_start_with() <= fork_server.ENVIRONMENT.keys()
+    return {"distributed.worker.multiprocessing-method": "forkserver" if can_fork else "spawn"}
+
+
+def _variables_to_start_with() -> set[str]:
+    return set(dask.config.get("distributed.nanny.pre-spawn-environ"))
 
 
 @contextmanager

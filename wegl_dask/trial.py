@@ -12,7 +12,6 @@ from distributed import Future
 from wegl_dask.embed import embed
 from wegl_dask.fit import Fit, fit_model, prepare_fit
 from wegl_dask.ingest import ShardCensus, ingest, write_plan
-from wegl_dask.local_client import PRELOADED
 from wegl_dask.progress import Progress
 from wegl_dask.records import PartRecord
 from wegl_dask.reference import BLOCK_ROWS, ReferenceKind, import_clustering, mini_batch_kmeans
@@ -21,6 +20,7 @@ from wegl_dask.scratch import scratch_folder
 from wegl_dask.sources.base import SourcePlan
 from wegl_dask.spec import JobSpec
 from wegl_dask.storage import RunFolder
+from wegl_dask.worker_environment import PRELOADED
 
 
 @dataclass(frozen=True)

@@ -8,13 +8,17 @@ from types import ModuleType
 import pyarrow as pa
 
 
-class _Refusal(MetaPathFinder):
-    """Says of pandas that it is not installed."""
+class Refusal(MetaPathFinder):
+    """Says of a package, where it stands first in `sys.meta_path`, that it is not installed."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
 
     def find_spec(self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None) -> None:
+        """Raise ModuleNotFoundError for it; let others be found elsewhere."""
         del path, target
-        if fullname == "pandas":
-            raise ModuleNotFoundError(f"{fullname} is kept from pyarrow", name=fullname)
+        if fullname == self._name:
+            raise ModuleNotFoundError(f"{fullname} is kept from being imported", name=fullname)
 
 
 def spare_pandas() -> None:
@@ -25,7 +29,7 @@ def spare_pandas() -> None:
     """
     if "pandas" in sys.modules:
         return
-    refusal = _Refusal()
+    refusal = Refusal("pandas")
     sys.meta_path.insert(0, refusal)
     try:
         pa.array([])

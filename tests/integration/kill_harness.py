@@ -195,11 +195,18 @@ def end(processes):
 
 
 def spawned(pid):
-    """Worker processes under a process: Python's resource tracker is none."""
+    """Worker processes under a process: neither Python's resource tracker nor the server that they are forks of."""
     with contextlib.suppress(psutil.NoSuchProcess):
         children = psutil.Process(pid).children(recursive=True)
-        return [child for child in children if "spawn_main" in command_line(child)]
+        forked = {child.pid for child in children if "forkserver import main" in command_line(child)}
+        return [child for child in children if "spawn_main" in command_line(child) or parent_of(child) in forked]
     return []
+
+
+def parent_of(process):
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return process.ppid()
+    return None
 
 
 def command_line(process):

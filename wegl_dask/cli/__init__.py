@@ -41,8 +41,7 @@ class _Group(click.Group):
         return list(self.commands)
 
     def main(self, *args: Any, **extra: Any) -> Any:
-        """Run the command, whatever the standard streams are."""
-        _open_closed_streams()
+        """Run the command, even if what it says cannot be written."""
         try:
             return super().main(*args, **extra)
         except OSError as error:
@@ -118,18 +117,6 @@ def _report(ctx: click.Context, message: str, exit_code: int, *, table: str = ""
             if table:
                 click.echo(table, err=True)
     ctx.exit(exit_code)
-
-
-def _open_closed_streams() -> None:
-    """Open what is closed of standard input, output and error to nothing, lest the next file takes their place."""
-    for number, name in enumerate(("stdin", "stdout", "stderr")):
-        if getattr(sys, f"__{name}__") is None:
-            os.dup2(os.open(os.devnull, os.O_RDWR), number)
-            # Where it was the first that is free, it is not a copy, and processes that are started would not have it.
-            os.set_inheritable(number, True)
-            stream = open(number, "w" if number else "r", encoding="utf-8", closefd=False)  # noqa: SIM115
-            setattr(sys, f"__{name}__", stream)
-            setattr(sys, name, stream)
 
 
 class _UsageError(click.ClickException):

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from wegl_dask import fork_server
 from wegl_dask.cli.keys import KeysCommand
 from wegl_dask.cli.summary import print_finding, print_summary
 from wegl_dask.errors import JobFileError, WeglError
@@ -104,9 +105,10 @@ def run(job: str, overrides: tuple[str, ...], scheduler: str | None, *, insecure
       wegl-dask run job.toml --set transport.solver=sinkhorn --overwrite
       wegl-dask run job.toml --scheduler tls://host:8786
     """  # noqa: D301  click wants the control character
+    spec = read_job(job, (*overrides, *cluster_overrides(scheduler, insecure=insecure)))
+    prepare_workers(spec)
     from wegl_dask.pipeline import refuse_early, run_job  # noqa: PLC0415  Dask is slow to import, and most commands do without
 
-    spec = read_job(job, (*overrides, *cluster_overrides(scheduler, insecure=insecure)))
     print_summary(
         spec, on_cluster(spec, run_job, before=partial(refuse_early, overwrite=overwrite), overwrite=overwrite)
     )
@@ -122,9 +124,10 @@ def ingest(job: str, overrides: tuple[str, ...], scheduler: str | None, *, insec
 
     Other jobs can start from the shards, with source.kind = "graph_parquet".
     """
+    spec = read_job(job, (*overrides, *cluster_overrides(scheduler, insecure=insecure)))
+    prepare_workers(spec)
     from wegl_dask.pipeline import ingest_job, refuse_early  # noqa: PLC0415
 
-    spec = read_job(job, (*overrides, *cluster_overrides(scheduler, insecure=insecure)))
     print_summary(
         spec, on_cluster(spec, ingest_job, before=partial(refuse_early, overwrite=overwrite), overwrite=overwrite)
     )
@@ -195,6 +198,12 @@ def _first_comment(path: Any) -> str:
     return re.split(r"(?<=[.:;])\s", comment)[0].rstrip(".:;")
 
 
+def prepare_workers(spec: JobSpec) -> None:
+    """Let what this machine's workers need be imported by the process that they will be forks of, while this one goes on."""
+    if spec.cluster.kind == "local":
+        fork_server.start(spec.cluster.local_directory)
+
+
 def on_cluster(
     spec: JobSpec, function: Callable[..., Any], *, before: Callable[[JobSpec], None], **arguments: Any
 ) -> Any:
@@ -206,6 +215,7 @@ def on_cluster(
     from wegl_dask.storage import RunFolder  # noqa: PLC0415
     from wegl_dask.without_pandas import spare_pandas  # noqa: PLC0415
 
+    prepare_workers(spec)
     spare_pandas()
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     if not click.get_current_context().find_root().params["debug"]:

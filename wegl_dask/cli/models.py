@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import click
 import tomli_w
 
-from wegl_dask.cli.jobs import cluster_options, cluster_overrides, on_cluster, overwrite_option
+from wegl_dask.cli.jobs import cluster_options, cluster_overrides, on_cluster, overwrite_option, prepare_workers
 from wegl_dask.cli.summary import print_summary
 from wegl_dask.errors import JobFileError
 from wegl_dask.spec import JobSpec
@@ -66,8 +66,6 @@ def transform(
       wegl-dask transform runs/chembl --source june.toml --output runs/june
       wegl-dask transform runs/chembl --source a.toml --set source.path=b.smi
     """  # noqa: D301  click wants the control character
-    from wegl_dask.pipeline import refuse_early, run_job  # noqa: PLC0415  Dask is slow to import
-
     values = {} if job is None else {key: value for key, value in _read(job).items() if key in TRANSFORMED_TABLES}
     values["model"] = {"path": model}
     if output is not None:
@@ -76,6 +74,9 @@ def transform(
         values["output"]["path"] = output
     overrides = (*overrides, *cluster_overrides(scheduler, insecure=insecure))
     spec = JobSpec.from_toml(tomli_w.dumps(values), overrides, where=job or "wegl-dask transform")
+    prepare_workers(spec)
+    from wegl_dask.pipeline import refuse_early, run_job  # noqa: PLC0415  Dask is slow to import
+
     print_summary(
         spec, on_cluster(spec, run_job, before=partial(refuse_early, overwrite=overwrite), overwrite=overwrite)
     )

@@ -1,0 +1,92 @@
+"""A process that has imported what workers import, of which the command's local workers are forks.
+
+The command starts it before it imports Dask itself, so that both do so at the same time, and every worker afterwards is
+there in a tenth of a second. It has no threads and has computed nothing, and ends with the command, however that ends.
+"""
+
+import atexit
+import multiprocessing
+import os
+import sys
+from collections.abc import Sequence
+from contextlib import ExitStack, suppress
+from multiprocessing import resource_tracker
+from pathlib import Path
+from typing import Any
+
+from wegl_dask.scratch import scratch_folder
+from wegl_dask.stopping import signals_held
+from wegl_dask.toml import read_toml
+from wegl_dask.worker_environment import WORKER_ENVIRONMENT, variables_put_back
+
+ENVIRONMENT = {**WORKER_ENVIRONMENT, "PYTHONHASHSEED": "6640"}
+"""What the environment of a process is set to as it starts, for itself and its forks. Dask gives its workers that seed."""
+
+LONGEST_FOLDER = 70
+"""Characters; the path of a socket has 107 at most, of which Python takes some thirty for the name."""
+
+_started: list[bool] = []
+
+
+def start(parent: str | None = None) -> None:
+    """Start it, once in a process, where the system's forks are safe.
+
+    Where it cannot be started nothing is: workers are then started by themselves, which takes longer, or says what is
+    wrong. What stands in the environment later its forks do not see.
+
+    Parameters
+    ----------
+    parent : path, optional
+        Where it has its folder; the system's folder for temporary files if not given.
+    """
+    if _started or sys.platform != "linux":
+        return
+    from multiprocessing import forkserver  # noqa: PLC0415  not all systems have it
+
+    # Python looks for modules in the current folder too if it is not told otherwise, and not where this process does.
+    places = os.pathsep.join(os.path.abspath(place) for place in sys.path)  # noqa: PTH100  an empty one is this folder
+    values = {**ENVIRONMENT, "PYTHONPATH": places, "PYTHONSAFEPATH": "1"}
+    with ExitStack() as stack, suppress(OSError):
+        # For its socket, which is a file, and would stay when this process is killed.
+        folder = stack.enter_context(scratch_folder(parent))
+        if len(folder) > LONGEST_FOLDER:
+            return
+        forkserver.set_forkserver_preload(["wegl_dask.preloaded"])
+        # Which would give the thread that starts it the signals back.
+        resource_tracker.ensure_running()
+        # One of its own would stay behind, in the system's place for such folders.
+        multiprocessing.current_process()._config["tempdir"] = folder  # type: ignore[attr-defined]  # noqa: SLF001
+        with signals_held(), variables_put_back(values):
+            os.environ.update(values)
+            forkserver.ensure_running()
+        atexit.register(stack.pop_all().close)
+        _started.append(True)
+
+
+def start_for(arguments: Sequence[str]) -> None:
+    """Start it for a command that runs a job file on workers of this machine, before the command itself is imported.
+
+    What is not plain from the file and the arguments is left to the command, which starts it when it has read the job.
+    """
+    match arguments:
+        case ["run" | "ingest", job, *others] if not any("scheduler" in each or "cluster" in each for each in others):
+            match _cluster_table(Path(job)):
+                case {"kind": kind} if kind != "local":
+                    return
+                case {"local_directory": str(folder)}:
+                    start(folder)
+                case {}:
+                    start()
+
+
+def _cluster_table(job: Path) -> Any:
+    with suppress(OSError, ValueError):
+        # What is no file, as a pipe, can be read only once.
+        if job.is_file():
+            return read_toml(job.read_text(encoding="utf-8-sig")).get("cluster", {})
+    return None
+
+
+def is_started() -> bool:
+    """Whether workers can be forked."""
+    return bool(_started)

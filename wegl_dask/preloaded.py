@@ -1,0 +1,23 @@
+"""Imports, as it is imported, what a local worker needs: the process that workers are forks of does so."""
+
+import gc
+import os
+import sys
+from importlib import import_module
+
+from wegl_dask.without_pandas import Refusal
+from wegl_dask.worker_environment import PRELOADED
+
+# Modules stay: a sixth of the time would go into looking for cycles among them, and in every fork anew.
+gc.disable()
+_parent = os.getppid()
+for _module in ("distributed.nanny", *PRELOADED):
+    import_module(_module)
+    if os.getppid() != _parent:
+        # The command has ended before it had any worker.
+        sys.exit()
+gc.freeze()
+gc.enable()
+
+# k-means needs dask.array, which imports it and Numba, a seventh of a second, in case that somebody has such arrays.
+sys.meta_path.insert(0, Refusal("sparse"))
