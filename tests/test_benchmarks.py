@@ -149,6 +149,7 @@ def test_the_benchmark_of_the_scheduler_runs(tmp_path, tables):
         ("forecast.py", ["--sets", "PROTEINS"]),
         ("pairwise.py", ["--pairs", "10"]),
         ("latency.py", ["--graphs", "5"]),
+        ("sampling.py", ["--graphs", "5000", "--only", "ogbg-molhiv", "--repeats", "2"]),
         ("molhiv.py", []),
     ],
 )

@@ -1,6 +1,7 @@
 """Node embeddings against the paper's equations, written out a node, an edge and a channel at a time."""
 
 import math
+from collections import Counter
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -364,12 +365,17 @@ def test_a_graphs_points_do_not_depend_on_the_graphs_beside_it(embedded, name):
 
 @pytest.mark.parametrize("name", ["ptc_mr", "molhiv_500"])
 @pytest.mark.parametrize("share", [0.0, 0.002, 0.3, 1.0])
-def test_drawn_points_are_points_of_the_batch_in_its_order_without_repeats(embedded, name, share):
+def test_drawn_points_are_points_of_the_batch_without_repeats(embedded, name, share):
     case = embedded(name)
     count = int(share * len(case.points))
     drawn = draw_points(case.model, case.batch, count, np.random.default_rng(5))
-    rows = np.sort(np.random.default_rng(5).choice(len(case.points), size=count, replace=False))
-    np.testing.assert_allclose(drawn, case.points[rows], rtol=1e-12, atol=1e-12)
+    assert len(drawn) == count
+    assert counted(drawn) <= counted(case.points)
+
+
+def counted(points):
+    """How often every point occurs, but for what depends on the graphs that it was computed with."""
+    return Counter(map(tuple, np.round(points, 9) + 0.0))
 
 
 def test_points_are_drawn_beside_graphs_without_nodes(mutag, fit_points):
@@ -382,10 +388,12 @@ def test_points_are_drawn_beside_graphs_without_nodes(mutag, fit_points):
         edge_offsets=mutag.batch.edge_offsets[[0, 0, 1, 1, 2, 3, 3]],
     )
     points, _ = model.evaluate(mutag.batch.slice(0, 3))
-    for count in (1, 7, len(points)):
+    for count in range(1, len(points)):
         drawn = draw_points(model, with_empty, count, np.random.default_rng(count))
-        rows = np.sort(np.random.default_rng(count).choice(len(points), size=count, replace=False))
-        np.testing.assert_allclose(drawn, points[rows], rtol=1e-12, atol=1e-12)
+        assert len(drawn) == count
+        assert counted(drawn) <= counted(points)
+    drawn = draw_points(model, with_empty, len(points), np.random.default_rng(0))
+    np.testing.assert_allclose(drawn, points, rtol=1e-12, atol=1e-12)
 
 
 def test_more_components_than_one_hot_labels_vary_in_are_refused(mutag, fit_points):

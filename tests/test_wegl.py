@@ -593,6 +593,7 @@ def test_a_model_of_the_first_release_gives_the_vectors_of_then(molecules):
             random_state=7,
             node_features=["atom_embedding"],
             edge_features="labels",
+            max_reference_nodes=1_000_000,
         ).get_params()
     )
 

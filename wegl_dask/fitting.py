@@ -106,22 +106,41 @@ def largest_sample(n_nodes: int, max_nodes: int, *, dimension: int, n_points: in
 
 
 def draw_points(embedding: PointEmbedding, graphs: GraphBatch, count: int, rng: np.random.Generator) -> FloatMatrix:
-    """Draw some points of a batch of graphs, each as likely as any other, without repeats: (count, d), in their order."""
+    """Draw some points of a batch of graphs, each as likely as any other, without repeats: (count, d).
+
+    It is graphs whose points are diffused, so they are drawn by graphs: in a circle of all graphs in random order, those
+    points that come after a random one. If all points are drawn they come in their own order.
+    """
     counts = np.diff(graphs.node_offsets) + embedding.nodes.virtual_node
-    offsets = offsets_from_counts(counts)
-    wanted = np.sort(rng.choice(int(offsets[-1]), size=count, replace=False))
-    # Only the graphs that a point was drawn from are diffused: of a large collection, few.
-    owner = np.searchsorted(offsets, wanted, side="right") - 1
-    owners = np.unique(owner)
-    first_of_taken = offsets_from_counts(counts[owners])[:-1]
-    wanted += first_of_taken[np.searchsorted(owners, owner)] - offsets[owner]
+    if count < counts.sum():
+        order, before = _circle_from_a_random_point(counts, rng)
+    else:
+        order, before = np.arange(graphs.n_graphs), 0
+    upto = np.cumsum(counts[order])
+    taken = order[: int(np.searchsorted(upto, before + count)) + 1]
     chosen = [np.empty((0, embedding.dimension))]
-    first = 0
-    for points, _ in point_blocks(embedding, graphs.take(owners)):
-        here = wanted[(wanted >= first) & (wanted < first + len(points))] - first
-        chosen.append(points[here])
+    first = -before
+    for points, _ in point_blocks(embedding, graphs.take(taken)):
+        chosen.append(points[max(0, -first) : max(0, count - first)])
         first += len(points)
     return np.concatenate(chosen)
+
+
+def _circle_from_a_random_point(counts: IntArray, rng: np.random.Generator) -> tuple[IntArray, int]:
+    """Put graphs with so many points into a circle, and choose a point: the graphs from its own on, and those before it.
+
+    Returns
+    -------
+    order : int, (n_graphs + 1,)
+        The first graph comes at the end once more.
+    before : int
+        Points of the first graph that come before the chosen one.
+    """
+    order = rng.permutation(len(counts))
+    upto = np.cumsum(counts[order])
+    point = int(rng.integers(upto[-1]))
+    first = int(np.searchsorted(upto, point, side="right"))
+    return np.concatenate([order[first:], order[: first + 1]]), point - int(upto[first] - counts[order[first]])
 
 
 def draw_graphs(

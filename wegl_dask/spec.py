@@ -251,7 +251,7 @@ class ReferenceTable(Table):
         description="Number of points N; the mean number of points a graph, rounded down, if not set. The origin is one.",
     )
     max_nodes: int = Field(
-        1_000_000,
+        250_000,
         ge=1,
         description="Node embeddings that the reference is computed from, at most; a barycenter takes all of its graphs.",
     )

@@ -91,7 +91,7 @@ class WEGL(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  #
         Of the entropic solver, as a fraction of a graph's largest cost.
     auto_size : int, default 4_000_000
         See `solver`.
-    max_reference_nodes : int, default 1_000_000
+    max_reference_nodes : int, default 250_000
         Number of node embeddings that the reference is computed from, at most.
     reference_epochs : int, default 5
         Passes of k-means over them.
@@ -217,7 +217,7 @@ class WEGL(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  #
         atom_embedding_width: int = 300,
         regularization: float = 0.01,
         auto_size: int = 4_000_000,
-        max_reference_nodes: int = 1_000_000,
+        max_reference_nodes: int = 250_000,
         reference_epochs: int = 5,
         reference_graphs: int = 200,
         schema: GraphSchema | None = None,

@@ -133,6 +133,21 @@ def latency(result: Result) -> Rows:
     yield "99th percentile", f"{result['percentile_99_milliseconds']:.2f}"
 
 
+def sampling(result: Result) -> Rows:
+    """How good references from samples are."""
+    yield "k-means of a sample", "N", "node embeddings", "mean squared distance", "standard deviation", "k-means, s"
+    for name, one in result["data_sets"].items():
+        for size, sample in one["samples"].items():
+            yield (
+                name,
+                str(one["reference_points"]),
+                f"all {one['nodes']:,}" if size == "all" else f"{int(size):,}",
+                f"{sample['mean_squared_distance']:.4g}",
+                f"{sample['standard_deviation']:.2g}",
+                f"{sample['seconds']:.2f}",
+            )
+
+
 def scheduling(result: Result) -> Rows:
     """Milliseconds of a part."""
     yield "a part of a stage, which does nothing", "ms"
@@ -179,7 +194,19 @@ def queries(result: Result) -> Rows:
 
 TABLES: dict[str, Callable[[Result], Rows]] = {
     each.__name__: each
-    for each in (molhiv, transport, scale, scheduling, forecast, ingest, pairwise, latency, neighbours, queries)
+    for each in (
+        molhiv,
+        transport,
+        scale,
+        scheduling,
+        forecast,
+        ingest,
+        pairwise,
+        latency,
+        sampling,
+        neighbours,
+        queries,
+    )
 }
 
 
