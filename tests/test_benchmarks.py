@@ -11,6 +11,7 @@ import pytest
 from wegl_dask.ingest import LARGEST_SHARD
 from wegl_dask.memory import PLANNED_SHARD_BYTES
 from wegl_dask.planning import TASK_SECONDS
+from wegl_dask.spec import ReferenceTable
 
 FOLDER = Path(__file__).parents[1] / "jobs" / "benchmarks"
 PROGRAMS = sorted(path.name for path in FOLDER.glob("[!_]*.py"))
@@ -73,6 +74,16 @@ def test_the_readme_of_the_package_states_what_was_measured():
     most = kept["scale"]["sizes"]["100 copies"]
     assert f"{most['graphs']:,} graphs take {most['seconds']:.0f} s and {most['worker_peak_mb']:.0f} MB" in section
     assert f"takes {kept['latency']['median_milliseconds']:.2f} ms" in section
+
+
+def test_references_from_samples_are_as_good_as_those_from_all_nodes():
+    """As the package's README says; a reference that is farther from the nodes is so by less than seeds differ."""
+    found = json.loads((FOLDER / "results" / "sampling.json").read_text(encoding="utf-8"))["data_sets"]
+    assert set(found) == {"ogbg-molhiv", "REDDIT-BINARY"}
+    for one in found.values():
+        of_all, of_sample = one["samples"]["all"], one["samples"][str(ReferenceTable().max_nodes)]
+        deviation = max(of_all["standard_deviation"], of_sample["standard_deviation"])
+        assert of_sample["mean_squared_distance"] < of_all["mean_squared_distance"] + deviation
 
 
 def test_the_section_on_neighbours_states_what_was_measured():

@@ -9,7 +9,6 @@ from click.testing import CliRunner
 from wegl_dask import pipeline, planning
 from wegl_dask.cli import main
 from wegl_dask.errors import JobFileError
-from wegl_dask.fit import prepare_fit
 from wegl_dask.ingest import ingest, plan_source
 from wegl_dask.planning import TRIED_SHARDS, forecast
 from wegl_dask.spec import JobSpec
@@ -64,7 +63,7 @@ def run_whole(spec):
         plan = plan_source(run)
         shards = [cut.shard for unit in plan.units for cut in unit.cuts]
         run.tried.clear()
-        return try_shards(run, plan, shards, lambda census: prepare_fit(spec, census).n_points)
+        return try_shards(run, plan, shards, lambda _: spec.reference)
 
 
 def test_a_few_shards_tell_what_the_whole_needs(job):
@@ -93,6 +92,31 @@ def test_stages_take_the_time_of_their_tasks_shared_by_the_workers(job):
     rounds = -(-embed.tasks // 4)
     assert embed.seconds == pytest.approx(rounds * embed.work / embed.tasks + planning.STAGE_SECONDS, abs=0.05)
     assert predicted.seconds == planning.START_SECONDS + sum(stage.seconds for stage in predicted.stages)
+
+
+@pytest.mark.parametrize(
+    ("start_rows", "max_nodes", "points", "drawn"),
+    [
+        # Four shards of n draw 4 / n of the job's nodes ...
+        (1, 2000, 3, lambda shards: -(-2000 * TRIED_SHARDS // shards)),
+        # ... but no fewer than k-means begins with, ...
+        (900, 2000, 3, lambda _: 900),
+        (1, 2000, 40, lambda _: 800),
+        # ... and no more than the job may.
+        (900, 500, 3, lambda _: 500),
+    ],
+)
+def test_from_the_tried_shards_as_many_nodes_are_drawn_as_the_job_draws(
+    job, monkeypatch, start_rows, max_nodes, points, drawn
+):
+    trials = []
+    monkeypatch.setattr(planning, "START_ROWS", start_rows)
+    monkeypatch.setattr(planning, "try_shards", lambda *arguments: trials.append(try_shards(*arguments)) or trials[0])
+    reference = {"kind": "kmeans", "max_nodes": max_nodes, "points": points}
+    predicted = forecast(job(reference=reference), progress=Silent)
+    assert predicted.shards > TRIED_SHARDS
+    assert trials[0].sampled == drawn(predicted.shards)
+    assert predicted.n_points == points
 
 
 def test_many_tasks_take_the_time_of_the_scheduler(job, monkeypatch):

@@ -46,16 +46,17 @@ from wegl_dask.local_client import memory_of_a_worker
 from wegl_dask.memory import Extent, Terms, ingest_terms, kept_bytes, require_fitting, total_bytes
 from wegl_dask.progress import Progress, format_bytes
 from wegl_dask.records import PartRecord
+from wegl_dask.reference import START_ROWS
 from wegl_dask.sources import open_source
 from wegl_dask.sources.base import Cut, SourcePlan, Unit
-from wegl_dask.spec import JobSpec
+from wegl_dask.spec import JobSpec, ReferenceTable
 from wegl_dask.storage import RunFolder
 from wegl_dask.trial import Trial, TrialRun, trial_run, try_shards
 
 TRIED_SHARDS = 4
 TRIED_PIECES = 8
 
-START_SECONDS = 2.5
+START_SECONDS = 1.2
 STAGE_SECONDS = 0.2
 TASK_SECONDS = 0.0019
 """Measured by ``jobs/benchmarks/scheduling.py``."""
@@ -176,10 +177,13 @@ def forecast(
     with trial_run(on_processor, progress) as run:
         source = _Source.of(spec, run)
 
-        def n_points(census: ShardCensus) -> int:
-            return spec.reference.points or source.points_per_graph(census, spec.nodes.virtual_node)
+        def reference(census: ShardCensus) -> ReferenceTable:
+            n_points = spec.reference.points or source.points_per_graph(census, spec.nodes.virtual_node)
+            return spec.reference.model_copy(
+                update={"points": n_points, "max_nodes": _tried_nodes(spec.reference, census, source, n_points)}
+            )
 
-        trial = try_shards(run, source.plan, source.tried(), n_points)
+        trial = try_shards(run, source.plan, source.tried(), reference)
     return _assemble(spec, source, trial, workers, limit)
 
 
@@ -298,6 +302,12 @@ def _copy_part(source: RunFolder, target: RunFolder, record: PartRecord) -> None
     target.write(record.path, source.read(record.path))
 
 
+def _tried_nodes(reference: ReferenceTable, census: ShardCensus, source: _Source, n_points: int) -> int:
+    """Say how many nodes are to be drawn from the tried shards: as many as the job draws from them, or k-means begins with."""
+    share = math.ceil(reference.max_nodes * len(census.records) / source.shards)
+    return min(reference.max_nodes, max(share, START_ROWS, 20 * n_points))
+
+
 def _assemble(spec: JobSpec, source: _Source, trial: Trial, workers: int, limit: int | None) -> Forecast:
     census, fit = trial.census, trial.fit
     scale = source.shards / len(census.records)
@@ -305,7 +315,13 @@ def _assemble(spec: JobSpec, source: _Source, trial: Trial, workers: int, limit:
     nodes = round(scale * census.total("nodes"))
     shards = {shard: record.extra for shard, record in census.records.items()}
     columns = len(source.plan.schema.node_category_counts) + source.plan.schema.node_attribute_width
-    whole = replace(fit, n_nodes=round(scale * fit.n_nodes), n_graphs=round(scale * fit.n_graphs))
+    table = spec.reference.model_copy(update={"points": fit.n_points})
+    whole = replace(
+        fit,
+        spec=fit.spec.model_copy(update={"reference": table}),
+        n_nodes=round(scale * fit.n_nodes),
+        n_graphs=round(scale * fit.n_graphs),
+    )
     terms = {
         "ingest": ingest_terms(Extent.of_shards(shards, virtual_node=False), columns, source.shards),
         **memory_needed(whole),

@@ -18,7 +18,7 @@ from wegl_dask.reference import BLOCK_ROWS, ReferenceKind, import_clustering, mi
 from wegl_dask.run import AnyTask, Run
 from wegl_dask.scratch import scratch_folder
 from wegl_dask.sources.base import SourcePlan
-from wegl_dask.spec import JobSpec
+from wegl_dask.spec import JobSpec, ReferenceTable
 from wegl_dask.storage import RunFolder
 from wegl_dask.worker_environment import PRELOADED
 
@@ -148,7 +148,7 @@ def trial_run(spec: JobSpec, progress: Callable[[str, int], Progress]) -> Iterat
 
 
 def try_shards(
-    run: TrialRun, plan: SourcePlan, shards: Collection[int], n_points: Callable[[ShardCensus], int]
+    run: TrialRun, plan: SourcePlan, shards: Collection[int], reference: Callable[[ShardCensus], ReferenceTable]
 ) -> Trial:
     """Run all stages on some shards.
 
@@ -158,8 +158,8 @@ def try_shards(
     plan : SourcePlan
     shards : collection of int
         The shards that are read.
-    n_points : callable
-        Says from these shards how many reference points the whole job has.
+    reference : callable
+        Says from these shards what reference is to be computed from them.
     """
     streams = [unit for unit in plan.units if len(unit.cuts) > 1]
     firsts = {unit.cuts[0].shard for unit in streams} & set(shards)
@@ -170,7 +170,7 @@ def try_shards(
     census = _ingest(run, plan, shards)
     later = {cut.shard for unit in streams for cut in unit.cuts}
     run.tried[:] = timed + [task for task in run.tried[len(timed) :] if task.records[0].index not in later]
-    table = run.spec.reference.model_copy(update={"points": n_points(census)})
+    table = reference(census)
     fit = prepare_fit(run.spec.model_copy(update={"reference": table}), census)
     import_seconds = _import_seconds(table.kind)
     model = fit_model(run, fit)
