@@ -1,6 +1,7 @@
 """What a job is predicted to need, against what it needs."""
 
 import shutil
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -171,9 +172,9 @@ def test_more_memory_than_a_worker_has_is_refused_with_both_numbers(job):
     predicted = forecast(job(cluster={"memory_limit": "600MB"}), progress=Silent)
     predicted.require_fitting("memory://anywhere")
     terms = {**predicted.terms, "embed": {"the vectors of a shard": 900_000_000}}
-    heavy = SimpleNamespace(terms=terms, memory_limit=predicted.memory_limit, outputs=predicted.outputs)
-    with pytest.raises(JobFileError, match=r"the stage embed needs about 1\.05 GB .* and a worker has 600 MB"):
-        planning.Forecast.require_fitting(heavy, "memory://anywhere")
+    heavy = replace(predicted, terms=terms)
+    with pytest.raises(JobFileError, match=r"the stage embed needs about 1 GB .* and a worker has 600 MB"):
+        heavy.require_fitting("memory://anywhere")
 
 
 def test_what_k_means_imports_counts_in_every_stage_that_its_worker_may_do(job):
@@ -181,7 +182,7 @@ def test_what_k_means_imports_counts_in_every_stage_that_its_worker_may_do(job):
     by_name = {stage.name: stage.peak_bytes for stage in without.stages}
     for stage in with_kmeans.stages:
         if stage.name in {"moments", "projection", "sample", "embed"}:
-            assert stage.peak_bytes - by_name[stage.name] == pytest.approx(160e6, rel=0.02), stage.name
+            assert stage.peak_bytes - by_name[stage.name] == pytest.approx(120e6, rel=0.02), stage.name
 
 
 def test_more_disk_than_is_free_is_refused_with_both_numbers(job, tmp_path, monkeypatch):
@@ -193,7 +194,7 @@ def test_more_disk_than_is_free_is_refused_with_both_numbers(job, tmp_path, monk
 
 
 def test_a_run_refuses_what_its_workers_cannot_hold(job, dask_client, monkeypatch):
-    monkeypatch.setattr(pipeline, "memory_needed", lambda _: {"sample": {"the points of a shard": 3e9}})
+    monkeypatch.setattr(pipeline, "memory_needed", lambda *_: {"sample": {"the points of a shard": 3e9}})
     with pytest.raises(JobFileError, match=r"the stage sample needs about 3\.15 GB .* and a worker has 2 GB"):
         pipeline.run_job(job(), dask_client, progress=Silent)
 

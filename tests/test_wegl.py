@@ -542,7 +542,7 @@ def test_a_model_has_the_tables_of_a_job_file(mutag, tmp_path):
             *(_keys(value, f"{key}.") if isinstance(value, dict) else [key] for key, value in again.items())
         )
     )
-    assert known | {"reference.points"} == {*JOB_KEYS.values(), "projection.fit_on"}
+    assert known | {"reference.points", "reference.max_nodes"} == {*JOB_KEYS.values(), "projection.fit_on"}
 
 
 def _keys(table, prefix):

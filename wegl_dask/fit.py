@@ -17,6 +17,7 @@ from wegl_dask.ingest import ShardCensus, plan_fingerprint
 from wegl_dask.job_checks import MODEL_KEYS
 from wegl_dask.memory import (
     Extent,
+    Imported,
     Terms,
     embed_terms,
     kmeans_terms,
@@ -142,7 +143,7 @@ def prepare_fit(spec: JobSpec, census: ShardCensus) -> Fit:
     )
 
 
-def memory_needed(fit: Fit) -> dict[str, Terms]:
+def memory_needed(fit: Fit, imported: Imported) -> dict[str, Terms]:
     """Say what a worker's memory must hold in each stage after the ingest, see `wegl_dask.memory`.
 
     Raises
@@ -182,7 +183,7 @@ def memory_needed(fit: Fit) -> dict[str, Terms]:
     if spec.reference.kind == "kmeans":
         # One worker has it from the first of these stages on, see `fit_model`.
         for terms in stages.values():
-            terms.update(kmeans_terms())
+            terms.update(kmeans_terms(imported))
     return stages
 
 

@@ -7,6 +7,7 @@ import numpy as np
 import numpy.typing as npt
 
 from wegl_dask.graphs import BLOCK_ENTRIES, GraphBatch, IntArray, offsets_from_counts
+from wegl_dask.job_checks import MOST_REFERENCE_NODES, NODES_A_POINT
 from wegl_dask.points import NodeEmbedding, PointEmbedding
 from wegl_dask.projection import Moments, Projection, fit_projection
 
@@ -100,9 +101,20 @@ def sample_shares(held: IntArray, wanted: int) -> IntArray:
     return np.diff(upto * wanted // max(1, int(upto[-1])))
 
 
-def largest_sample(n_nodes: int, max_nodes: int, *, dimension: int, n_points: int) -> int:
-    """Say how many points the reference is computed from: all, as far as `max_nodes` and memory allow."""
-    return min(n_nodes, max_nodes, max(SAMPLE_ENTRIES // dimension, 50 * n_points))
+def most_nodes(max_nodes: int | None, n_points: int) -> int:
+    """Say how many node embeddings a reference is computed from at most: as many as the job has, or as its points need.
+
+    Examples
+    --------
+    >>> most_nodes(None, 26), most_nodes(None, 500), most_nodes(70_000, 26)
+    (260000, 1000000, 70000)
+    """
+    return min(MOST_REFERENCE_NODES, NODES_A_POINT * n_points) if max_nodes is None else max_nodes
+
+
+def largest_sample(n_nodes: int, max_nodes: int | None, *, dimension: int, n_points: int) -> int:
+    """Say how many points the reference is computed from: all, as far as `most_nodes` and memory allow."""
+    return min(n_nodes, most_nodes(max_nodes, n_points), max(SAMPLE_ENTRIES // dimension, 50 * n_points))
 
 
 def draw_points(embedding: PointEmbedding, graphs: GraphBatch, count: int, rng: np.random.Generator) -> FloatMatrix:

@@ -22,6 +22,9 @@ from wegl_dask.worker_environment import WORKER_ENVIRONMENT, variables_put_back
 ENVIRONMENT = {**WORKER_ENVIRONMENT, "PYTHONHASHSEED": "6640"}
 """What the environment of a process is set to as it starts, for itself and its forks. Dask gives its workers that seed."""
 
+POSSIBLE = sys.platform == "linux"
+"""Elsewhere what libraries do as they are imported need not survive a fork."""
+
 LONGEST_FOLDER = 70
 """Characters; the path of a socket has 107 at most, of which Python takes some thirty for the name."""
 
@@ -29,7 +32,7 @@ _started: list[bool] = []
 
 
 def start(parent: str | None = None) -> None:
-    """Start it, once in a process, where the system's forks are safe.
+    """Start it, once in a process, where that is possible.
 
     Where it cannot be started nothing is: workers are then started by themselves, which takes longer, or says what is
     wrong. What stands in the environment later its forks do not see.
@@ -39,7 +42,7 @@ def start(parent: str | None = None) -> None:
     parent : path, optional
         Where it has its folder; the system's folder for temporary files if not given.
     """
-    if _started or sys.platform != "linux":
+    if _started or not POSSIBLE:
         return
     from multiprocessing import forkserver  # noqa: PLC0415  not all systems have it
 

@@ -14,6 +14,9 @@ MOLECULES = ("smiles", "sdf")
 LARGEST_INTEGER = 2**63 - 1
 """That TOML has, and what Dask and Arrow count with."""
 
+NODES_A_POINT, MOST_REFERENCE_NODES = 10_000, 1_000_000
+"""Node embeddings that a reference is computed from, for each of its points and in all, where the job does not say."""
+
 MODEL_KEYS = ("seed", "nodes", "edges", "diffusion", "projection", "reference", "transport")
 """Keys and tables that shape the embedding: where a model is given they are the model's."""
 
@@ -180,10 +183,11 @@ def _fit(spec: "JobSpec") -> Iterator[str]:
             )
     if reference.kind == "origin" and reference.points not in {None, 1}:
         yield f'reference.kind = "origin" is one point, and reference.points = {reference.points}: leave out the latter'
-    if reference.kind in {"kmeans", "sample"} and (reference.points or 0) > reference.max_nodes:
+    max_nodes = MOST_REFERENCE_NODES if reference.max_nodes is None else reference.max_nodes
+    if reference.kind in {"kmeans", "sample"} and (reference.points or 0) > max_nodes:
         yield (
-            f"reference.points = {reference.points} cannot be found among reference.max_nodes = "
-            f"{reference.max_nodes} node embeddings: raise the latter"
+            f"reference.points = {reference.points} cannot be found among reference.max_nodes = {max_nodes} node "
+            "embeddings: raise the latter"
         )
 
 

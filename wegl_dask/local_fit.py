@@ -52,12 +52,14 @@ class ReferenceSettings:
     kind : {"kmeans", "normal", "barycenter", "sample", "origin"}
     n_points : int or None
         Number N of reference points; None is the mean number of points a graph, rounded down.
-    max_nodes, epochs, n_graphs, seed : int
+    max_nodes : int or None
+        See `wegl_dask.fitting.most_nodes`.
+    epochs, n_graphs, seed : int
     """
 
     kind: ReferenceKind
     n_points: int | None
-    max_nodes: int
+    max_nodes: int | None
     epochs: int
     n_graphs: int
     seed: int

@@ -20,8 +20,9 @@ embed       B + 60 e + (40 d + 30 K) n + 24 min(4e6, G N d) + 14 min(16.8e6, G N
 ==========  ============================================================================================
 
 A projection, which the stages from projection on hold, adds 8 (4 + d) W for W columns, those of categories that do not occur
-included. B = 150 MB are a worker with what it imports. For k-means, each stage from moments on has R = 160 MB more: what it imports
-stays with the worker that does it. The factors were measured, as the peak of a process over what it held before, on data
+included. B = 150 MB are a worker with what it imports. For k-means, each stage from moments on has R = 170 MB more: what it imports
+stays with the worker that does it. The command's workers on its own machine are forks (`wegl_dask.fork_server`), which
+hold less of both, 100 and 120 MB. The factors were measured, as the peak of a process over what it held before, on data
 sets of 2 to 133 listed edges a node and of 4 to 4,000 columns. Beyond what a stage needs, a worker keeps what it has freed:
 see `kept_bytes`.
 """
@@ -29,6 +30,7 @@ see `kept_bytes`.
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from wegl_dask.diffused_columns import GRAPH_ENTRIES
 from wegl_dask.embeddings import ROW_GROUP_BYTES
@@ -40,8 +42,20 @@ from wegl_dask.reference import ReferenceKind, sample_dtype
 from wegl_dask.transport import Solver, largest_exact
 from wegl_dask.worker_environment import KEPT_BYTES, MAPPED_BYTES
 
-WORKER_BYTES = 150_000_000
-KMEANS_BYTES = 160_000_000
+
+class Imported(NamedTuple):
+    """What a worker holds of what it imports, in bytes: when it is ready, and more if it does k-means."""
+
+    worker: int
+    kmeans: int
+
+
+STARTED_ANEW = Imported(150_000_000, 170_000_000)
+FORKED = Imported(100_000_000, 120_000_000)
+
+KEPT_SHARE = 0.5
+"""Part of what other stages have freed that the stage which needs most does not use again."""
+
 PLANNED_SHARD_BYTES = 2_000
 EXACT_PAIR_BYTES = 56
 
@@ -146,9 +160,9 @@ def sample_terms(shard: Extent, n_blocks: int, dimension: int) -> Terms:
     }
 
 
-def kmeans_terms() -> Terms:
+def kmeans_terms(imported: Imported = STARTED_ANEW) -> Terms:
     """Add up what k-means imports, on the worker that will do it."""
-    return {_IMPORTED: KMEANS_BYTES}
+    return {_IMPORTED: imported.kmeans}
 
 
 def reference_terms(sample: int, dimension: int, kind: ReferenceKind) -> Terms:
@@ -175,18 +189,19 @@ def _graph_bytes(shard: Extent, n_blocks: int) -> int:
     return 60 * shard.edges + 30 * n_blocks * shard.points
 
 
-def total_bytes(terms: Terms) -> int:
+def total_bytes(terms: Terms, imported: Imported = STARTED_ANEW) -> int:
     """Sum of the terms of a stage and of the worker itself."""
-    return WORKER_BYTES + int(sum(terms.values()))
+    return imported.worker + int(sum(terms.values()))
 
 
-def kept_bytes(stages: Mapping[str, Terms], limit: int | None) -> int:
+def kept_bytes(stages: Mapping[str, Terms], limit: int | None, imported: Imported = STARTED_ANEW) -> int:
     """Estimate what a worker keeps of freed memory in the stage that needs most.
 
-    It is what the other stages had, as far as the C library does not give it back and there is room within the worker's
-    memory limit (see `wegl_dask.freed_memory`). The sample for a reference is one block, and a large one is given back.
+    It is half of what the other stages had (the rest is used again), as far as the C library does not give it back and
+    there is room within the worker's memory limit (see `wegl_dask.freed_memory`). The sample for a reference is one block,
+    and a large one is given back.
     """
-    needed = {stage: total_bytes(terms) for stage, terms in stages.items()}
+    needed = {stage: total_bytes(terms, imported) for stage, terms in stages.items()}
     largest = max(needed, key=lambda stage: needed[stage])
     freed = sum(
         size
@@ -196,10 +211,10 @@ def kept_bytes(stages: Mapping[str, Terms], limit: int | None) -> int:
         if what != _IMPORTED and not (what == _SAMPLE and size > MAPPED_BYTES)
     )
     room = math.inf if limit is None else max(0.0, ROOM * limit - needed[largest])
-    return int(min(freed, KEPT_BYTES, room))
+    return int(min(KEPT_SHARE * freed, KEPT_BYTES, room))
 
 
-def require_fitting(stages: Mapping[str, Terms], limit: int) -> None:
+def require_fitting(stages: Mapping[str, Terms], limit: int, imported: Imported = STARTED_ANEW) -> None:
     """Refuse a job of which a stage needs more than a worker may have, by its memory limit in bytes.
 
     Raises
@@ -208,7 +223,7 @@ def require_fitting(stages: Mapping[str, Terms], limit: int) -> None:
         It names the stage, both numbers, what takes most, and what to do.
     """
     for stage, terms in stages.items():
-        needed = total_bytes(terms)
+        needed = total_bytes(terms, imported)
         if needed > USABLE * limit:
             largest = max(terms, key=lambda name: terms[name])
             raise JobFileError(

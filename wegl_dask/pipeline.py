@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 from distributed import Client
 
+from wegl_dask import fork_server
 from wegl_dask.appended import complete_appends, finished_plans
 from wegl_dask.claims import examine, require_writable
 from wegl_dask.embed import embed, not_embedded, package_versions
@@ -32,7 +33,7 @@ from wegl_dask.ingest import (
     require_source,
 )
 from wegl_dask.locks import refuse_held
-from wegl_dask.memory import require_fitting
+from wegl_dask.memory import FORKED, STARTED_ANEW, require_fitting
 from wegl_dask.performance import performance_report, require_bokeh
 from wegl_dask.plans import restore_plans, unplanned_shards
 from wegl_dask.progress import Progress, counted
@@ -263,7 +264,8 @@ def _check_memory(run: Run, fit: Fit) -> None:
     workers = run.client.scheduler_info(n_workers=-1)["workers"].values()
     limits = [int(worker["memory_limit"]) for worker in workers if worker["memory_limit"]]
     if limits:
-        require_fitting(memory_needed(fit), min(limits))
+        imported = FORKED if run.spec.cluster.kind == "local" and fork_server.is_started() else STARTED_ANEW
+        require_fitting(memory_needed(fit, imported), min(limits), imported)
 
 
 def finish(

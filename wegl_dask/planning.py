@@ -36,14 +36,24 @@ from pathlib import Path
 
 from dask.system import CPU_COUNT
 
-from wegl_dask import slurm_client
+from wegl_dask import fork_server, slurm_client
 from wegl_dask.claims import JOB_NAME, changed_keys
 from wegl_dask.errors import JobFileError, SourceError
 from wegl_dask.fit import MERGE_FAN_IN, memory_needed
-from wegl_dask.fitting import largest_sample
+from wegl_dask.fitting import largest_sample, most_nodes
 from wegl_dask.ingest import ShardCensus, check_plan, shard_size
 from wegl_dask.local_client import memory_of_a_worker
-from wegl_dask.memory import Extent, Terms, ingest_terms, kept_bytes, require_fitting, total_bytes
+from wegl_dask.memory import (
+    FORKED,
+    STARTED_ANEW,
+    Extent,
+    Imported,
+    Terms,
+    ingest_terms,
+    kept_bytes,
+    require_fitting,
+    total_bytes,
+)
 from wegl_dask.progress import Progress, format_bytes
 from wegl_dask.records import PartRecord
 from wegl_dask.reference import START_ROWS
@@ -101,6 +111,8 @@ class Forecast:
     stages : tuple of StageForecast
     terms : mapping of str to mapping
         What takes the memory in each stage.
+    imported : Imported
+        What a worker holds of what it imports.
     outputs : mapping of str to int
         Bytes by subfolder of the run; ``scratch`` is removed in the end.
     """
@@ -115,6 +127,7 @@ class Forecast:
     memory_limit: int | None
     stages: tuple[StageForecast, ...]
     terms: Mapping[str, Terms]
+    imported: Imported
     outputs: Mapping[str, int]
 
     @property
@@ -130,7 +143,7 @@ class Forecast:
     @property
     def peak_bytes(self) -> int:
         """Memory of a worker in the stage that needs most, with what it keeps of other stages."""
-        return max(stage.peak_bytes for stage in self.stages) + kept_bytes(self.terms, self.memory_limit)
+        return max(stage.peak_bytes for stage in self.stages) + kept_bytes(self.terms, self.memory_limit, self.imported)
 
     def require_fitting(self, output: str) -> None:
         """Refuse a job that has not the memory or the disk that it needs.
@@ -141,7 +154,7 @@ class Forecast:
             With both numbers.
         """
         if self.memory_limit is not None:
-            require_fitting(self.terms, self.memory_limit)
+            require_fitting(self.terms, self.memory_limit, self.imported)
         if "://" not in output:
             needed, free = sum(self.outputs.values()), _free_bytes(Path(output))
             if needed > free:
@@ -304,8 +317,9 @@ def _copy_part(source: RunFolder, target: RunFolder, record: PartRecord) -> None
 
 def _tried_nodes(reference: ReferenceTable, census: ShardCensus, source: _Source, n_points: int) -> int:
     """Say how many nodes are to be drawn from the tried shards: as many as the job draws from them, or k-means begins with."""
-    share = math.ceil(reference.max_nodes * len(census.records) / source.shards)
-    return min(reference.max_nodes, max(share, START_ROWS, 20 * n_points))
+    most = most_nodes(reference.max_nodes, n_points)
+    share = math.ceil(most * len(census.records) / source.shards)
+    return min(most, max(share, START_ROWS, 20 * n_points))
 
 
 def _assemble(spec: JobSpec, source: _Source, trial: Trial, workers: int, limit: int | None) -> Forecast:
@@ -315,6 +329,7 @@ def _assemble(spec: JobSpec, source: _Source, trial: Trial, workers: int, limit:
     nodes = round(scale * census.total("nodes"))
     shards = {shard: record.extra for shard, record in census.records.items()}
     columns = len(source.plan.schema.node_category_counts) + source.plan.schema.node_attribute_width
+    imported = FORKED if spec.cluster.kind == "local" and fork_server.POSSIBLE else STARTED_ANEW
     table = spec.reference.model_copy(update={"points": fit.n_points})
     whole = replace(
         fit,
@@ -324,14 +339,16 @@ def _assemble(spec: JobSpec, source: _Source, trial: Trial, workers: int, limit:
     )
     terms = {
         "ingest": ingest_terms(Extent.of_shards(shards, virtual_node=False), columns, source.shards),
-        **memory_needed(whole),
+        **memory_needed(whole, imported),
     }
     stages = []
 
     def add(name: str, tasks: float, mean_seconds: float, parallel: int = workers) -> None:
         count = max(1, round(tasks))
         seconds = max(math.ceil(count / min(parallel, count)) * mean_seconds, count * TASK_SECONDS) + STAGE_SECONDS
-        stages.append(StageForecast(name, count, count * mean_seconds, seconds, total_bytes(terms.get(name, {}))))
+        stages.append(
+            StageForecast(name, count, count * mean_seconds, seconds, total_bytes(terms.get(name, {}), imported))
+        )
 
     def mean(stage: str) -> float:
         tried = trial.of_stage(stage)
@@ -363,6 +380,7 @@ def _assemble(spec: JobSpec, source: _Source, trial: Trial, workers: int, limit:
         memory_limit=limit,
         stages=tuple(stages),
         terms=terms,
+        imported=imported,
         outputs={
             "graphs": round(scale * _bytes_of(census.records.values(), "graphs")),
             "data": round(scale * trial.written("embed")),

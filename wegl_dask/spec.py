@@ -250,10 +250,11 @@ class ReferenceTable(Table):
         ge=1,
         description="Number of points N; the mean number of points a graph, rounded down, if not set. The origin is one.",
     )
-    max_nodes: int = Field(
-        250_000,
+    max_nodes: int | None = Field(
+        None,
         ge=1,
-        description="Node embeddings that the reference is computed from, at most; a barycenter takes all of its graphs.",
+        description="Node embeddings that the reference is computed from, at most; 10,000 for each of its points, and "
+        "1,000,000 in all, if not set. A barycenter takes all of its graphs.",
     )
     epochs: int = Field(5, ge=1, description="k-means: passes over the node embeddings.")
     graphs: int = Field(200, ge=2, description="barycenter: number of graphs that it is the mean of.")

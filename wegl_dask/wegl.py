@@ -91,8 +91,9 @@ class WEGL(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  #
         Of the entropic solver, as a fraction of a graph's largest cost.
     auto_size : int, default 4_000_000
         See `solver`.
-    max_reference_nodes : int, default 250_000
-        Number of node embeddings that the reference is computed from, at most.
+    max_reference_nodes : int, optional
+        Number of node embeddings that the reference is computed from, at most; if not given, 10,000 for each of its points,
+        and 1,000,000 in all.
     reference_epochs : int, default 5
         Passes of k-means over them.
     reference_graphs : int, default 200
@@ -185,7 +186,7 @@ class WEGL(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  #
         "atom_embedding_width": [Interval(Integral, 1, None, closed="left")],
         "regularization": [Interval(Real, 0, None, closed="neither")],
         "auto_size": [Interval(Integral, 1, None, closed="left")],
-        "max_reference_nodes": [Interval(Integral, 1, None, closed="left")],
+        "max_reference_nodes": [Interval(Integral, 1, None, closed="left"), None],
         "reference_epochs": [Interval(Integral, 1, None, closed="left")],
         "reference_graphs": [Interval(Integral, 2, None, closed="left")],
         "schema": [GraphSchema, None],
@@ -217,7 +218,7 @@ class WEGL(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  #
         atom_embedding_width: int = 300,
         regularization: float = 0.01,
         auto_size: int = 4_000_000,
-        max_reference_nodes: int = 250_000,
+        max_reference_nodes: int | None = None,
         reference_epochs: int = 5,
         reference_graphs: int = 200,
         schema: GraphSchema | None = None,

@@ -19,13 +19,14 @@ from _measure import finish, parser
 from wegl_dask.canonical import squared_distances
 from wegl_dask.fitting import draw_points
 from wegl_dask.graphs import GraphBatch
+from wegl_dask.job_checks import NODES_A_POINT
 from wegl_dask.reference import KMEANS_DTYPE, kmeans_reference_in_memory
 from wegl_dask.saved_model import Model
 from wegl_dask.spec import ReferenceTable
 
 NAMES = ("ogbg-molhiv", "REDDIT-BINARY")
-SIZES = (None, 250_000, 100_000)
-"""Node embeddings in a sample; None is all of them."""
+SIZES = (None, NODES_A_POINT, NODES_A_POINT // 10)
+"""Node embeddings in a sample for each reference point; None is all of them."""
 
 BLOCK = 65_536
 
@@ -53,7 +54,8 @@ def measure(model: Model, graphs: GraphBatch, repeats: int) -> dict[str, Any]:
         kmeans_reference_in_memory, n_points=model.n_points, epochs=ReferenceTable().epochs, step=model.rounding_step
     )
     samples: dict[str, Any] = {}
-    for size in SIZES:
+    for each in SIZES:
+        size = None if each is None else each * model.n_points
         if size is not None and size >= n_points:
             continue
         distances, seconds = [], []
@@ -65,7 +67,8 @@ def measure(model: Model, graphs: GraphBatch, repeats: int) -> dict[str, Any]:
             reference = kmeans(points, seed=seed)
             seconds.append(time.perf_counter() - started)
             distances.append(mean_squared_distance(every, reference))
-        samples["all" if size is None else str(size)] = {
+        samples["all" if each is None else str(each)] = {
+            "nodes": n_points if size is None else size,
             "mean_squared_distance": float(f"{np.mean(distances):.5g}"),
             "standard_deviation": float(f"{np.std(distances, ddof=1):.2g}") if repeats > 1 else None,
             "seconds": round(float(np.median(seconds)), 2),
@@ -83,10 +86,10 @@ def describe(result: dict[str, Any]) -> str:
     """Render the result as a table."""
     lines = [f"{'':16}{'N':>5}{'sample':>11}{'mean squared distance':>24}{'+-':>9}{'k-means, s':>12}"]
     for name, one in result["data_sets"].items():
-        for size, sample in one["samples"].items():
+        for sample in one["samples"].values():
             deviation = sample["standard_deviation"]
             lines.append(
-                f"{name:16}{one['reference_points']:5}{one['nodes'] if size == 'all' else int(size):11,}"
+                f"{name:16}{one['reference_points']:5}{sample['nodes']:11,}"
                 f"{sample['mean_squared_distance']:24.5g}{deviation if deviation is not None else '':>9}"
                 f"{sample['seconds']:12.2f}"
             )

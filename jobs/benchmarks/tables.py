@@ -141,7 +141,7 @@ def sampling(result: Result) -> Rows:
             yield (
                 name,
                 str(one["reference_points"]),
-                f"all {one['nodes']:,}" if size == "all" else f"{int(size):,}",
+                f"all {sample['nodes']:,}" if size == "all" else f"{sample['nodes']:,}",
                 f"{sample['mean_squared_distance']:.4g}",
                 f"{sample['standard_deviation']:.2g}",
                 f"{sample['seconds']:.2f}",
