@@ -128,6 +128,7 @@ def test_modules_in_the_current_folder_are_not_taken_for_others(run_script, tmp_
         ("cluster = 3", [], []),
         ("[cluster", [], []),
         ("[cluster]\nlocal_directory = 3", [], [()]),
+        ('[cluster]\nlocal_directory = "/x\\u0000y"', [], [("/x\0y",)]),
     ],
 )
 def test_it_is_started_early_for_a_job_on_this_machine_alone(monkeypatch, tmp_path, table, more, started):
@@ -159,4 +160,17 @@ def test_it_ends_with_a_command_that_ends_before_it_is_ready(tmp_path):
         timeout=10,
         check=False,
     )
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
+
+
+def test_a_folder_that_is_no_path_is_left_to_the_command_to_refuse():
+    fork_server.start("/x\0y")
+    assert not fork_server.is_started()
+
+
+def test_what_cannot_be_imported_is_left_to_the_command_to_say(tmp_path):
+    (tmp_path / "dask.yaml").write_text("a: [1\n b: {")
+    code = "import time; from wegl_dask import fork_server; fork_server.start(); time.sleep(2)"
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "DASK_CONFIG": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, timeout=20, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")

@@ -378,6 +378,7 @@ def main():
 
 if __name__ == "__main__":
     signal.signal(signal.SIGTERM, signal.default_int_handler)
+    signal.signal(signal.SIGHUP, signal.default_int_handler)
     try:
         main()
     except KeyboardInterrupt:
@@ -431,7 +432,7 @@ def nothing_lives_in_group(group):
     return False
 
 
-@pytest.mark.parametrize("signals", [[signal.SIGINT], [signal.SIGINT] * 3, [signal.SIGTERM]])
+@pytest.mark.parametrize("signals", [[signal.SIGINT], [signal.SIGINT] * 3, [signal.SIGTERM], [signal.SIGHUP]])
 def test_a_signal_to_all_processes_ends_workers_at_once_and_quietly(script, tmp_path, signals):
     scratch = tmp_path / "scratch"
     scratch.mkdir()

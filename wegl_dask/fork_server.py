@@ -10,12 +10,11 @@ import os
 import sys
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
-from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import Any
 
 from wegl_dask.scratch import scratch_folder
-from wegl_dask.stopping import signals_held
+from wegl_dask.stopping import signals_held, start_resource_tracker
 from wegl_dask.toml import read_toml
 from wegl_dask.worker_environment import WORKER_ENVIRONMENT, variables_put_back
 
@@ -49,14 +48,14 @@ def start(parent: str | None = None) -> None:
     # Python looks for modules in the current folder too if it is not told otherwise, and not where this process does.
     places = os.pathsep.join(os.path.abspath(place) for place in sys.path)  # noqa: PTH100  an empty one is this folder
     values = {**ENVIRONMENT, "PYTHONPATH": places, "PYTHONSAFEPATH": "1"}
-    with ExitStack() as stack, suppress(OSError):
+    # ValueError is that of a folder that is no path, which the command refuses.
+    with ExitStack() as stack, suppress(OSError, ValueError):
         # For its socket, which is a file, and would stay when this process is killed.
         folder = stack.enter_context(scratch_folder(parent))
         if len(folder) > LONGEST_FOLDER:
             return
         forkserver.set_forkserver_preload(["wegl_dask.preloaded"])
-        # Which would give the thread that starts it the signals back.
-        resource_tracker.ensure_running()
+        start_resource_tracker()
         # One of its own would stay behind, in the system's place for such folders.
         multiprocessing.current_process()._config["tempdir"] = folder  # type: ignore[attr-defined]  # noqa: SLF001
         with signals_held(), variables_put_back(values):

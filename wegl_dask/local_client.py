@@ -2,7 +2,7 @@
 
 import asyncio
 import importlib.util
-import multiprocessing.resource_tracker
+import multiprocessing
 import os
 import signal
 import socket
@@ -26,7 +26,7 @@ from wegl_dask.progress import format_bytes
 from wegl_dask.quiet import innermost, silenced
 from wegl_dask.scratch import scratch_folder
 from wegl_dask.spec import ClusterTable
-from wegl_dask.stopping import signals_held
+from wegl_dask.stopping import signals_held, start_resource_tracker
 from wegl_dask.worker_environment import (
     DASK_SETTINGS,
     LOCAL_SETTINGS,
@@ -80,8 +80,7 @@ def local_client(table: ClusterTable) -> Iterator[Client]:
         }
         # Dask would import pandas into this process, for its own way of starting a fork server.
         distributed.utils._forkserver_preload_set = True  # noqa: SLF001  there is no other way to tell it
-        # Which would give the thread that starts the workers the signals back.
-        multiprocessing.resource_tracker.ensure_running()
+        start_resource_tracker()
         with signals_held(), dask.config.set(settings):
             cluster = _start_cluster(table, n_workers, memory)
             client = Client(cluster)

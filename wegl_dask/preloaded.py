@@ -8,6 +8,8 @@ from importlib import import_module
 from wegl_dask.without_pandas import Refusal
 from wegl_dask.worker_environment import PRELOADED
 
+# What cannot be imported here cannot be in the command either, which says so.
+sys.excepthook = lambda *_: None
 # Modules stay: a sixth of the time would go into looking for cycles among them, and in every fork anew.
 gc.disable()
 _parent = os.getppid()
@@ -18,6 +20,7 @@ for _module in ("distributed.nanny", *PRELOADED):
         sys.exit()
 gc.freeze()
 gc.enable()
+sys.excepthook = sys.__excepthook__
 
 # k-means needs dask.array, which imports it and Numba, a seventh of a second, in case that somebody has such arrays.
 sys.meta_path.insert(0, Refusal("sparse"))

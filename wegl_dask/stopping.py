@@ -5,6 +5,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from multiprocessing import resource_tracker
 from types import FrameType
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -178,3 +179,13 @@ def signals_held(*signals: signal.Signals) -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
         for waited in waiting[:1]:
             signal.raise_signal(waited)
+
+
+def start_resource_tracker() -> None:
+    """Start multiprocessing's resource tracker, out of reach of the signals that stop a command.
+
+    The thread that starts it has SIGINT and SIGTERM again, so it has to be there before these are held. Python has it
+    ignore them, and not SIGHUP, of which it would die with those that it is to outlive.
+    """
+    with signals_held(signal.SIGHUP):
+        resource_tracker.ensure_running()
