@@ -40,6 +40,16 @@ OGB_ATOM_FEATURES = (119, 5, 12, 12, 10, 6, 6, 2, 2)
 OGB_BOND_FEATURES = (5, 6, 2)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _no_fork_server():
+    """Let commands that tests call in this process leave none behind, of which later workers would be forks."""
+    from wegl_dask import fork_server
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(fork_server, "start", lambda *_: None)
+        yield
+
+
 @pytest.fixture(scope="session")
 def shared_data():
     """Folder of the benchmark data; the test is skipped where it is not there."""

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from wegl_dask import fork_server
-from wegl_dask.fork_server import ENVIRONMENT
+from wegl_dask.fork_server import ENVIRONMENT, start
 
 ROOT = Path(__file__).parents[1]
 
@@ -164,7 +164,7 @@ def test_it_ends_with_a_command_that_ends_before_it_is_ready(tmp_path):
 
 
 def test_a_folder_that_is_no_path_is_left_to_the_command_to_refuse():
-    fork_server.start("/x\0y")
+    start("/x\0y")
     assert not fork_server.is_started()
 
 
