@@ -3,7 +3,6 @@
 Paper, section "Calculation of the Reference Distribution".
 """
 
-import gc
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
 from functools import reduce
@@ -15,6 +14,7 @@ import numpy.typing as npt
 from wegl_dask.canonical import canonical_reference, round_to_grid, squared_distances
 from wegl_dask.errors import WeglError
 from wegl_dask.graphs import IntArray
+from wegl_dask.imports import uncollected
 from wegl_dask.projection import Moments
 
 if TYPE_CHECKING:
@@ -102,15 +102,9 @@ def kmeans_reference(points: "da.Array", n_points: int, *, epochs: int, step: fl
 
 def import_clustering() -> None:
     """Import what `kmeans_reference` needs, which takes longer than many a stage."""
-    # Modules stay: a sixth of the time would go into looking for cycles among them.
-    collects = gc.isenabled()
-    gc.disable()
-    try:
+    with uncollected():
         import dask_ml.wrappers  # noqa: F401, PLC0415
         import sklearn.cluster  # noqa: F401, PLC0415
-    finally:
-        if collects:
-            gc.enable()
 
 
 def sample_dtype(kind: ReferenceKind) -> type[np.floating[Any]]:

@@ -1,24 +1,10 @@
 """pyarrow without pandas, which takes a quarter of a second to import in every process, and which no graph needs."""
 
 import sys
-from collections.abc import Sequence
-from importlib.abc import MetaPathFinder
-from types import ModuleType
 
 import pyarrow as pa
 
-
-class Refusal(MetaPathFinder):
-    """Says of a package, where it stands first in `sys.meta_path`, that it is not installed."""
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-
-    def find_spec(self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None) -> None:
-        """Raise ModuleNotFoundError for it; let others be found elsewhere."""
-        del path, target
-        if fullname == self._name:
-            raise ModuleNotFoundError(f"{fullname} is kept from being imported", name=fullname)
+from wegl_dask.imports import Refusal
 
 
 def spare_pandas() -> None:

@@ -1,6 +1,5 @@
 """Many fits at a time: in processes of this machine, or on the workers of a Dask cluster."""
 
-import multiprocessing.resource_tracker
 import os
 import signal
 import threading
@@ -25,7 +24,7 @@ from wegl_dask.errors import MORE_MEMORY, WeglError
 from wegl_dask.progress import Progress
 from wegl_dask.scheduler_client import require_packages
 from wegl_dask.spec import ClusterTable
-from wegl_dask.stopping import signals_held
+from wegl_dask.stopping import signals_held, start_resource_tracker
 from wegl_dask.training.kept_scores import Keepable, KeptScores
 
 PARENT_LOOKED_FOR_EVERY = 1.0
@@ -195,7 +194,7 @@ def _children_without_interrupts() -> Iterator[None]:
     They inherit both blocked, from their first moment on; this process has them again after the block.
     """
     # Two processes that tidy up behind the others: to start them unblocks Ctrl-C.
-    multiprocessing.resource_tracker.ensure_running()
+    start_resource_tracker()
     loky_resource_tracker.ensure_running()
     with signals_held(signal.SIGINT, signal.SIGHUP):
         yield
