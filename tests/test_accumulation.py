@@ -47,6 +47,18 @@ def test_wide_scatter_matrices_are_symmetric_to_the_last_bit():
     np.testing.assert_array_equal(found.deviations, found.deviations.T)
 
 
+@pytest.mark.parametrize("scatter", [False, True])
+@pytest.mark.parametrize("columns", [[], [3], [0, 2, 6], [1, 2, 3, 4, 5], list(range(7))])
+def test_columns_that_are_zero_throughout_may_be_left_out(columns, scatter):
+    rng = np.random.default_rng(2)
+    before, vectors = rng.standard_normal((5, 7)) - 2.0, np.zeros((9, 7))
+    vectors[:, columns] = rng.standard_normal((9, len(columns))) + 3.0
+    total = MomentAccumulator(7, scatter=scatter)
+    total.consume(before.copy())
+    total.consume(vectors[:, columns], np.array(columns, dtype=np.int64))
+    assert_moments(total.moments(), np.concatenate([before, vectors]), scatter=scatter)
+
+
 def test_products_may_come_for_some_columns_at_a_time():
     rng = np.random.default_rng(1)
     before, vectors = rng.standard_normal((5, 7)), rng.standard_normal((9, 7)) + 3.0

@@ -300,8 +300,8 @@ def test_moments_taken_graph_by_graph_are_those_of_all_graphs(monkeypatch, molhi
     by_graph = []
     monkeypatch.setattr(diffused_columns, "CALL_PRODUCTS", -(10**9))
     monkeypatch.setattr(diffused_columns, "GRAPH_ENTRIES", graph_entries)
-    add = DiffusedColumns._add_products_of_graph
-    monkeypatch.setattr(DiffusedColumns, "_add_products_of_graph", lambda *args: by_graph.append(args[2]) or add(*args))
+    add = DiffusedColumns._add_products_of
+    monkeypatch.setattr(DiffusedColumns, "_add_products_of", lambda *args: by_graph.append(args[2]) or add(*args))
     found = nodes.moments(batch, seen, scatter=True)
     raw = replace(nodes, features=replace(features, encoder=None))
     columns = (np.arange(nodes.repeats)[:, None] * features.n_columns + seen).ravel()

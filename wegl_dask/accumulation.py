@@ -34,16 +34,30 @@ class MomentAccumulator:
         # Of a scatter matrix, the upper triangle is filled in at the end.
         self._deviations = np.zeros((width, width) if scatter else width)
 
-    def consume(self, vectors: FloatMatrix) -> None:
-        """Add the rows of `vectors`, float64 (n, width) in C order; they are overwritten."""
+    def consume(self, vectors: FloatMatrix, columns: IntArray | None = None) -> None:
+        """Add vectors, which are overwritten.
+
+        Parameters
+        ----------
+        vectors : float64, (n, n_columns), in C order
+            Their entries in the named columns; all others are 0.
+        columns : int, (n_columns,), optional
+            In ascending order; all of them by default.
+        """
         if not len(vectors):
             return
-        mean = vectors.mean(axis=0)
-        vectors -= mean
-        if self._deviations.ndim == 2:
+        width = len(self._mean)
+        columns = np.arange(width) if columns is None else columns
+        mean = np.zeros(width)
+        mean[columns] = vectors.mean(axis=0)
+        vectors -= mean[columns]
+        if self._deviations.ndim == 1:
+            self._deviations[columns] += np.einsum("ij,ij->j", vectors, vectors)
+        elif len(columns) == width:
             self._symmetric_update(vectors)
-        else:
-            self._deviations += np.einsum("ij,ij->j", vectors, vectors)
+        elif len(columns):
+            # As in the whole matrix, the other triangle is left at 0.
+            self._deviations[np.ix_(columns, columns)] += scipy.linalg.blas.dsyrk(1.0, vectors.T).T
         self._shift(len(vectors), mean)
 
     def add(self, moments: Moments) -> None:

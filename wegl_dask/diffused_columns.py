@@ -16,6 +16,9 @@ from wegl_dask.projection import Moments
 
 FloatMatrix = npt.NDArray[np.float64]
 
+NEARLY_ALL = 0.8
+"""Part of the features that occur in some graphs from which on leaving out the others takes longer than it saves."""
+
 GRAPH_ENTRIES = 16_000_000
 """Float64 entries of the node embeddings of one graph that are held together for their products: 128 MB."""
 
@@ -57,17 +60,14 @@ class DiffusedColumns:
         scatter : bool
             Take the products of all pairs of columns too.
         """
-        n_nodes, n_features = self.features.shape
         if not scatter:
             total.add(self.moments())
         elif self._has_few_columns_a_graph(offsets):
             for start, stop in pairwise(offsets.tolist()):
                 if stop > start:
-                    self._add_products_of_graph(total, slice(start, stop))
-        elif n_nodes * n_features * self.repeats <= GRAPH_ENTRIES:
-            total.consume(self.evaluate())
+                    self._add_products_of(total, slice(start, stop))
         else:
-            total.add_products(n_nodes, *self.products())
+            self._add_products_of(total, slice(0, self.features.shape[0]))
 
     def evaluate(self, start: int = 0, stop: int | None = None) -> FloatMatrix:
         """Diffuse and pool the features ``start:stop``: (n_nodes, repeats * (stop - start))."""
@@ -77,13 +77,10 @@ class DiffusedColumns:
     def moments(self) -> Moments:
         """Take the moments of all columns, without their products."""
         n_nodes = self.features.shape[0]
-        if scipy.sparse.issparse(self.features):
-            own, places = self._own(slice(0, n_nodes))
-        else:
-            own, places = self, np.arange(self.repeats * self.features.shape[1])
+        own, places = self._own(slice(0, n_nodes))
         # Where no feature occurs, all are 0.
         means, squares = [np.empty((self.repeats, 0))], [np.empty((self.repeats, 0))]
-        for start, stop in own._steps(BLOCK_ENTRIES):
+        for start, stop in own.steps(BLOCK_ENTRIES):
             part = Moments.of(own.evaluate(start, stop), scatter=False)
             means.append(part.mean.reshape(self.repeats, -1))
             squares.append(part.deviations.reshape(self.repeats, -1))
@@ -104,7 +101,7 @@ class DiffusedColumns:
             See `wegl_dask.accumulation.MomentAccumulator.add_products`.
         """
         n_features = self.features.shape[1]
-        steps = list(self._steps(GRAPH_ENTRIES // 2))
+        steps = list(self.steps(GRAPH_ENTRIES // 2))
         columns = [
             (np.arange(self.repeats)[:, None] * n_features + np.arange(start, stop)).ravel() for start, stop in steps
         ]
@@ -130,7 +127,7 @@ class DiffusedColumns:
 
         return mean, pairs()
 
-    def _steps(self, n_entries: int) -> Iterator[tuple[int, int]]:
+    def steps(self, n_entries: int) -> Iterator[tuple[int, int]]:
         """Cut the features into steps whose diffused columns have at most `n_entries` entries, or one feature."""
         n_nodes, n_features = self.features.shape
         step = max(1, n_entries // max(1, n_nodes * self.repeats))
@@ -139,11 +136,13 @@ class DiffusedColumns:
 
     def _has_few_columns_a_graph(self, offsets: IntArray) -> bool:
         """Whether the products are cheaper graph by graph, each over the columns that it has, as degrees are."""
+        if not scipy.sparse.issparse(self.features):
+            return False
         n_nodes, n_features = self.features.shape
         width, n_graphs = n_features * self.repeats, len(offsets) - 1
-        at_once = n_nodes * width**2
+        at_once = n_nodes * (self.repeats * len(_occurring(self.features))) ** 2
         of_calls = n_graphs * (CALL_PRODUCTS + 4 * width**2)
-        if not scipy.sparse.issparse(self.features) or of_calls >= at_once:
+        if of_calls >= at_once:
             return False
         rows, columns = self.features.nonzero()
         graphs = np.searchsorted(offsets, rows, side="right") - 1
@@ -151,15 +150,21 @@ class DiffusedColumns:
         by_graph = (np.diff(offsets) * (self.repeats * own.astype(np.float64)) ** 2).sum()
         return bool(by_graph + of_calls < at_once)
 
-    def _add_products_of_graph(self, total: MomentAccumulator, nodes: slice) -> None:
-        """Add the moments of one graph, over the columns that occur in it."""
-        graph, columns = self._own(nodes)
-        mean, products = graph.products()
-        in_all = ((columns[left], columns[right], values) for left, right, values in products)
-        total.add_products(nodes.stop - nodes.start, self._among_all(mean, columns), in_all)
+    def _add_products_of(self, total: MomentAccumulator, nodes: slice) -> None:
+        """Add the moments of some graphs, over the columns that occur in them."""
+        own, places = self._own(nodes)
+        n_nodes = nodes.stop - nodes.start
+        if n_nodes * len(places) <= GRAPH_ENTRIES:
+            total.consume(own.evaluate(), places)
+        else:
+            mean, products = own.products()
+            in_all = ((places[left], places[right], values) for left, right, values in products)
+            total.add_products(n_nodes, self._among_all(mean, places), in_all)
 
     def _own(self, nodes: slice) -> tuple["DiffusedColumns", IntArray]:
-        """Take the features that occur in some graphs: a column that is 0 at all their nodes stays so when diffused.
+        """Take the features that occur in some graphs, or all where nearly all do.
+
+        A column that is 0 at all their nodes stays so when diffused.
 
         Returns
         -------
@@ -168,13 +173,22 @@ class DiffusedColumns:
         places : int
             Where these are among all columns, layer by layer.
         """
-        features = self.features[nodes]
-        n_features = features.shape[1]
-        own = np.unique(features.nonzero()[1])
-        columns = replace(self, operator=self.operator[nodes, nodes], features=features[:, own])
-        return columns, (np.arange(self.repeats)[:, None] * n_features + own).ravel()
+        n_nodes, n_features = self.features.shape
+        own, taken = self, np.arange(n_features)
+        if nodes != slice(0, n_nodes):
+            own = replace(self, operator=self.operator[nodes, nodes], features=self.features[nodes])
+        if scipy.sparse.issparse(own.features):
+            occurring = _occurring(own.features)
+            if len(occurring) < NEARLY_ALL * n_features:
+                own, taken = replace(own, features=own.features[:, occurring]), occurring
+        return own, (np.arange(self.repeats)[:, None] * n_features + taken).ravel()
 
     def _among_all(self, values: FloatMatrix, places: IntArray) -> FloatMatrix:
         result = np.zeros(self.repeats * self.features.shape[1])
         result[places] = values
         return result
+
+
+def _occurring(features: "scipy.sparse.csr_array") -> IntArray:
+    """Find the columns that have entries, in ascending order."""
+    return np.flatnonzero(np.bincount(features.indices, minlength=features.shape[1]))
