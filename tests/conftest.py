@@ -384,7 +384,8 @@ def write_embedded_run(embedded, tmp_path_factory):
         folder.claim("")
         model = Model(data.batch.schema, data.model, data.reference, data.step, False, "exact", 0.01, 4_000_000)
         n_graphs = data.batch.n_graphs
-        folder.write_model(*model.to_files(Origin({**model._job(), "seed": 0}, "", n_graphs, len(data.points))))
+        with folder.recording("reference", 0, "x") as part:
+            part.write_model(*model.to_files(Origin({**model._job(), "seed": 0}, "", n_graphs, len(data.points))))
         ids = [f"g{graph}" for graph in range(n_graphs)] if ids is None else ids
         bounds = [n_graphs * shard // n_shards for shard in range(n_shards + 1)]
         for shard, (start, stop) in enumerate(itertools.pairwise(bounds)):
@@ -522,7 +523,8 @@ def write_problem(tmp_path):
         form.write(content, [block])
         with folder.recording("embed", 0, "x") as part:
             part.write("data", content.getvalue(), rows=n)
-        folder.write_model({"N": problem.X.shape[1] // 2}, {"reference": np.zeros((problem.X.shape[1] // 2, 2))})
+        with folder.recording("reference", 0, "x") as part:
+            part.write_model({"N": problem.X.shape[1] // 2}, {"reference": np.zeros((problem.X.shape[1] // 2, 2))})
         folder.mark_success()
         return folder
 

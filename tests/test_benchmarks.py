@@ -86,6 +86,8 @@ def test_references_from_samples_are_as_good_as_those_from_all_nodes():
         if of_sample is not None:
             deviation = max(of_all["standard_deviation"], of_sample["standard_deviation"])
             assert of_sample["mean_squared_distance"] < of_all["mean_squared_distance"] + deviation
+            deviation = max(of_all["roc_auc_standard_deviation"], of_sample["roc_auc_standard_deviation"])
+            assert of_sample["roc_auc"] > of_all["roc_auc"] - deviation
     assert any(str(NODES_A_POINT) in one["samples"] for one in found.values())
 
 

@@ -24,6 +24,7 @@ def found(name):
     process = psutil.Process()
     parent = process.parent()
     return {
+        "pid": process.pid,
         "parent": parent.pid,
         "grandparent": parent.ppid(),
         "environment": dict(os.environ),
@@ -40,8 +41,19 @@ if __name__ == "__main__":
     from wegl_dask.spec import ClusterTable
     with open_client(ClusterTable(workers=2, memory_limit="600MB")) as client:
         workers = list(client.run(found, "wanted").values())
+        MORE
     own = {"pid": os.getpid(), "package": wegl_dask.__file__, "pandas": "pandas" in sys.modules}
     print(json.dumps({"workers": workers, "own": own, "changed": sorted(set(before.items()) ^ set(after.items()) | set(before.items()) ^ set(os.environ.items()))}))
+"""
+
+
+KILL = """import signal, time
+        first, deadline = {worker["pid"] for worker in workers}, time.monotonic() + 60
+        os.kill(workers[0]["parent"], signal.SIGKILL)
+        while len(workers) < 2 or first & {worker["pid"] for worker in workers}:
+            assert time.monotonic() < deadline, workers
+            time.sleep(0.2)
+            workers = list(client.run(found, "wanted", on_error="ignore").values())
 """
 
 
@@ -49,9 +61,9 @@ if __name__ == "__main__":
 def run_script(tmp_path):
     """Start two workers in a process with a folder for temporary files of its own: what they see, and what is left there."""
 
-    def run(*, start="fork_server.start()", folder="t", cwd=None, **environment):
+    def run(*, start="fork_server.start()", more="", folder="t", cwd=None, **environment):
         script = tmp_path / "script.py"
-        script.write_text(SCRIPT.replace("START", start))
+        script.write_text(SCRIPT.replace("START", start).replace("MORE", more))
         # Paths of sockets have to be short.
         with tempfile.TemporaryDirectory(dir="/tmp") as short:
             temporary = Path(short, folder)
@@ -66,7 +78,8 @@ def run_script(tmp_path):
                 check=False,
             )
             left = [*temporary.iterdir()]
-        assert (done.returncode, done.stderr, left) == (0, "", [])
+        said = [line for line in done.stderr.splitlines() if not (more and "Restarting worker" in line)]
+        assert (done.returncode, said, left) == (0, [], [])
         return json.loads(done.stdout)
 
     return run
@@ -100,6 +113,11 @@ def test_what_the_configuration_sets_for_the_start_of_workers_they_have(run_scri
 
 def test_a_folder_with_a_path_too_long_for_a_socket_does_without(run_script):
     result = run_script(folder="t" * 100)
+    assert {worker["parent"] for worker in result["workers"]} == {result["own"]["pid"]}
+
+
+def test_when_it_was_killed_workers_are_started_one_by_one_in_the_place_of_its_forks(run_script):
+    result = run_script(more=KILL)
     assert {worker["parent"] for worker in result["workers"]} == {result["own"]["pid"]}
 
 

@@ -16,7 +16,8 @@ ARRAYS = {
 
 
 def test_a_model_is_read_back(run_folder):
-    run_folder.write_model({"N": 3, "job": {"name": "Übung"}}, ARRAYS)
+    with run_folder.recording("reference", 0, "x") as part:
+        part.write_model({"N": 3, "job": {"name": "Übung"}}, ARRAYS)
     model, arrays = run_folder.read_model()
     assert (model["N"], model["job"]) == (3, {"name": "Übung"})
     assert model["arrays"]["reference"]["shape"] == [3, 2]
@@ -114,7 +115,8 @@ def with_zip_field(at_local, at_central, value):
     ],
 )
 def test_damaged_or_contradicting_files_are_named(run_folder, name, damage, message):
-    run_folder.write_model({"N": 3}, ARRAYS)
+    with run_folder.recording("reference", 0, "x") as part:
+        part.write_model({"N": 3}, ARRAYS)
     run_folder.write(name, damage(run_folder.read(name)))
     with pytest.raises(WeglError, match=message):
         read_model(run_folder)
@@ -123,7 +125,8 @@ def test_damaged_or_contradicting_files_are_named(run_folder, name, damage, mess
 def test_a_missing_file_is_named(run_folder):
     with pytest.raises(WeglError, match=r"cannot read .*model/model\.json: it is not there"):
         read_model(run_folder)
-    run_folder.write_model({"N": 3}, ARRAYS)
+    with run_folder.recording("reference", 0, "x") as part:
+        part.write_model({"N": 3}, ARRAYS)
     run_folder.remove(MODEL_ARRAYS)
     with pytest.raises(WeglError, match=r"cannot read .*model/arrays\.npz: it is not there"):
         read_model(run_folder)

@@ -12,25 +12,10 @@ from wegl_dask.cli import main
 from wegl_dask.errors import JobFileError
 from wegl_dask.ingest import ingest, plan_source
 from wegl_dask.planning import TRIED_SHARDS, forecast
+from wegl_dask.progress import unshown
 from wegl_dask.spec import JobSpec
 from wegl_dask.storage import RunFolder
 from wegl_dask.trial import TrialRun, trial_run, try_shards
-
-
-class Silent:
-    """A progress display that shows nothing."""
-
-    def __init__(self, stage, total):
-        del stage, total
-
-    def __enter__(self):
-        return self
-
-    def update(self, parts, rows, *, under_way=0.0):
-        del parts, rows, under_way
-
-    def __exit__(self, *error):
-        del error
 
 
 @pytest.fixture
@@ -60,7 +45,7 @@ def job(shared_data, tmp_path):
 
 def run_whole(spec):
     """Run all stages on all shards in this process: what they needed."""
-    with trial_run(spec, Silent) as run:
+    with trial_run(spec, unshown) as run:
         plan = plan_source(run)
         shards = [cut.shard for unit in plan.units for cut in unit.cuts]
         run.tried.clear()
@@ -69,7 +54,7 @@ def run_whole(spec):
 
 def test_a_few_shards_tell_what_the_whole_needs(job):
     spec = job(reference={"kind": "kmeans"})
-    predicted, whole = forecast(spec, progress=Silent), run_whole(spec)
+    predicted, whole = forecast(spec, progress=unshown), run_whole(spec)
     assert predicted.tried == TRIED_SHARDS < predicted.shards == len(whole.census.records)
     assert predicted.graphs == whole.census.total("graphs") == 600
     assert predicted.nodes == pytest.approx(whole.census.total("nodes"), rel=0.1)
@@ -87,7 +72,7 @@ def test_a_few_shards_tell_what_the_whole_needs(job):
 
 
 def test_stages_take_the_time_of_their_tasks_shared_by_the_workers(job):
-    predicted = forecast(job(), workers=4, progress=Silent)
+    predicted = forecast(job(), workers=4, progress=unshown)
     assert predicted.workers == 4
     embed = predicted.stages[-1]
     rounds = -(-embed.tasks // 4)
@@ -114,7 +99,7 @@ def test_from_the_tried_shards_as_many_nodes_are_drawn_as_the_job_draws(
     monkeypatch.setattr(planning, "START_ROWS", start_rows)
     monkeypatch.setattr(planning, "try_shards", lambda *arguments: trials.append(try_shards(*arguments)) or trials[0])
     reference = {"kind": "kmeans", "max_nodes": max_nodes, "points": points}
-    predicted = forecast(job(reference=reference), progress=Silent)
+    predicted = forecast(job(reference=reference), progress=unshown)
     assert predicted.shards > TRIED_SHARDS
     assert trials[0].sampled == drawn(predicted.shards)
     assert predicted.n_points == points
@@ -122,13 +107,13 @@ def test_from_the_tried_shards_as_many_nodes_are_drawn_as_the_job_draws(
 
 def test_many_tasks_take_the_time_of_the_scheduler(job, monkeypatch):
     monkeypatch.setattr(planning, "TASK_SECONDS", 100.0)
-    predicted = forecast(job(), workers=4, progress=Silent)
+    predicted = forecast(job(), workers=4, progress=unshown)
     for stage in predicted.stages:
         assert stage.seconds == pytest.approx(100.0 * stage.tasks + planning.STAGE_SECONDS)
 
 
 def test_nothing_is_written_where_the_job_will_run(job, tmp_path):
-    forecast(job(), progress=Silent)
+    forecast(job(), progress=unshown)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -139,11 +124,11 @@ def test_graph_shards_of_an_earlier_run_are_used_and_the_source_is_not_read(job,
     folder = RunFolder(spec.output.path)
     with folder.lock() as lock:
         folder.claim(spec.to_toml())
-        run = TrialRun(spec, folder, lock, None, resumed=False, progress=Silent)
+        run = TrialRun(spec, folder, lock, None, resumed=False, progress=unshown)
         ingest(run, plan_source(run))
     shutil.rmtree(copy)
     before = sorted(path.name for path in (tmp_path / "out").rglob("*"))
-    predicted = forecast(spec, progress=Silent)
+    predicted = forecast(spec, progress=unshown)
     assert predicted.graphs == 600
     assert predicted.stages[0].name == "moments"
     assert sorted(path.name for path in (tmp_path / "out").rglob("*")) == before
@@ -154,14 +139,14 @@ def test_the_shards_of_another_job_are_not_used(job, tmp_path):
     with folder.lock() as lock:
         spec = job(source={"nodes_per_shard": 5000})
         folder.claim(spec.to_toml())
-        run = TrialRun(spec, folder, lock, None, resumed=False, progress=Silent)
+        run = TrialRun(spec, folder, lock, None, resumed=False, progress=unshown)
         ingest(run, plan_source(run))
-    assert [stage.name for stage in forecast(job(), progress=Silent).stages][:2] == ["scan", "ingest"]
+    assert [stage.name for stage in forecast(job(), progress=unshown).stages][:2] == ["scan", "ingest"]
 
 
 def test_a_stream_is_timed_by_its_first_shard(job, shared_data, tmp_path):
     shutil.make_archive(str(tmp_path / "zip" / "ENZYMES"), "zip", shared_data / "TUDataset", "ENZYMES")
-    predicted = forecast(job(source={"root": str(tmp_path / "zip")}), progress=Silent)
+    predicted = forecast(job(source={"root": str(tmp_path / "zip")}), progress=unshown)
     tasks = {stage.name: stage for stage in predicted.stages}
     assert tasks["ingest"].tasks == 1
     assert tasks["moments"].tasks == predicted.shards > TRIED_SHARDS
@@ -169,7 +154,7 @@ def test_a_stream_is_timed_by_its_first_shard(job, shared_data, tmp_path):
 
 
 def test_more_memory_than_a_worker_has_is_refused_with_both_numbers(job):
-    predicted = forecast(job(cluster={"memory_limit": "600MB"}), progress=Silent)
+    predicted = forecast(job(cluster={"memory_limit": "600MB"}), progress=unshown)
     predicted.require_fitting("memory://anywhere")
     terms = {**predicted.terms, "embed": {"the vectors of a shard": 900_000_000}}
     heavy = replace(predicted, terms=terms)
@@ -178,7 +163,7 @@ def test_more_memory_than_a_worker_has_is_refused_with_both_numbers(job):
 
 
 def test_what_k_means_imports_counts_in_every_stage_that_its_worker_may_do(job):
-    with_kmeans, without = (forecast(job(reference={"kind": kind}), progress=Silent) for kind in ("kmeans", "sample"))
+    with_kmeans, without = (forecast(job(reference={"kind": kind}), progress=unshown) for kind in ("kmeans", "sample"))
     by_name = {stage.name: stage.peak_bytes for stage in without.stages}
     for stage in with_kmeans.stages:
         if stage.name in {"moments", "projection", "sample", "embed"}:
@@ -186,7 +171,7 @@ def test_what_k_means_imports_counts_in_every_stage_that_its_worker_may_do(job):
 
 
 def test_more_disk_than_is_free_is_refused_with_both_numbers(job, tmp_path, monkeypatch):
-    predicted = forecast(job(), progress=Silent)
+    predicted = forecast(job(), progress=unshown)
     predicted.require_fitting(str(tmp_path / "a" / "b"))
     monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=1000))
     with pytest.raises(JobFileError, match=r"needs about .*B of disk, and .* has 1 kB"):
@@ -196,27 +181,27 @@ def test_more_disk_than_is_free_is_refused_with_both_numbers(job, tmp_path, monk
 def test_a_run_refuses_what_its_workers_cannot_hold(job, dask_client, monkeypatch):
     monkeypatch.setattr(pipeline, "memory_needed", lambda *_: {"sample": {"the points of a shard": 3e9}})
     with pytest.raises(JobFileError, match=r"the stage sample needs about 3\.15 GB .* and a worker has 2 GB"):
-        pipeline.run_job(job(), dask_client, progress=Silent)
+        pipeline.run_job(job(), dask_client, progress=unshown)
 
 
 def test_for_an_existing_scheduler_the_number_of_workers_is_to_be_given(job):
     spec = job(cluster={"kind": "scheduler", "address": "tcp://host:8786"})
     with pytest.raises(JobFileError, match="give --workers"):
-        forecast(spec, progress=Silent)
-    predicted = forecast(spec, workers=100, progress=Silent)
+        forecast(spec, progress=unshown)
+    predicted = forecast(spec, workers=100, progress=unshown)
     assert predicted.workers == 100
     assert predicted.memory_limit is None
 
 
 def test_on_slurm_the_workers_are_the_cores_of_all_jobs(job):
-    predicted = forecast(job(cluster={"kind": "slurm", "jobs": 3, "cores": 4, "memory": "8GB"}), progress=Silent)
+    predicted = forecast(job(cluster={"kind": "slurm", "jobs": 3, "cores": 4, "memory": "8GB"}), progress=unshown)
     assert predicted.workers == 12
     assert predicted.memory_limit == 1_800_000_000
 
 
 def test_a_job_with_a_model_is_not_planned(job):
     with pytest.raises(JobFileError, match=r"model\.path is set"):
-        forecast(job(model={"path": "somewhere"}), progress=Silent)
+        forecast(job(model={"path": "somewhere"}), progress=unshown)
 
 
 def test_the_command_prints_the_plan_and_refuses_what_does_not_fit(job, tmp_path, monkeypatch):

@@ -48,7 +48,8 @@ def write_run(folder, label_parts, labels, *, splits=None, extra=None, form=None
         with folder.recording("embed", index, "x") as part:
             part.write("data", lambda file, block=block: form.write(file, [block]))
         first += len(values)
-    folder.write_model({"N": N}, {"reference": np.arange(N * D).reshape(N, D) / 8})
+    with folder.recording("reference", 0, "x") as part:
+        part.write_model({"N": N}, {"reference": np.arange(N * D).reshape(N, D) / 8})
     if finished:
         folder.mark_success()
 

@@ -1,4 +1,4 @@
-"""JSON objects that tell when they were altered: a checksum of the rest is among their keys."""
+"""Fingerprints of what things are made from, and JSON objects that tell when they were altered, by a checksum in them."""
 
 import hashlib
 import json
@@ -6,6 +6,16 @@ from collections.abc import Mapping
 from typing import Any
 
 CHECKSUM = "checksum"
+
+
+def fingerprint(*parts: bytes | str) -> str:
+    """Hash `parts`, and where each of them ends, to 32 hexadecimal digits (BLAKE2b)."""
+    digest = hashlib.blake2b(digest_size=16)
+    for part in parts:
+        content = part.encode() if isinstance(part, str) else part
+        digest.update(len(content).to_bytes(8, "little"))
+        digest.update(content)
+    return digest.hexdigest()
 
 
 def sealed(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -5,10 +5,10 @@ from functools import partial
 from importlib.metadata import version
 
 from wegl_dask import tasks
+from wegl_dask.checksums import fingerprint
 from wegl_dask.ingest import ShardCensus, check_rejected, reading_versions
 from wegl_dask.records import PartRecord
 from wegl_dask.run import Run
-from wegl_dask.sources.base import fingerprint
 from wegl_dask.spec import JobSpec
 from wegl_dask.version import NUMERICS_VERSION, __version__
 

@@ -9,6 +9,7 @@ from functools import cached_property, partial
 import numpy as np
 
 from wegl_dask import fit_tasks
+from wegl_dask.checksums import fingerprint
 from wegl_dask.errors import JobFileError
 from wegl_dask.features import default_features
 from wegl_dask.fitting import largest_sample, needs_scatter, needs_sketch, sample_shares
@@ -34,7 +35,6 @@ from wegl_dask.records import PartFile, PartRecord
 from wegl_dask.reference import import_clustering, sample_dtype
 from wegl_dask.run import Run
 from wegl_dask.saved_model import Origin
-from wegl_dask.sources.base import fingerprint
 from wegl_dask.spec import JobSpec
 from wegl_dask.tasks import ShardTask
 from wegl_dask.version import NUMERICS_VERSION

@@ -13,6 +13,7 @@ import dask
 import numpy as np
 
 from wegl_dask.accumulation import MomentAccumulator
+from wegl_dask.checksums import fingerprint
 from wegl_dask.errors import JobFileError
 from wegl_dask.fitting import draw_graphs, draw_points, projection_from_moments
 from wegl_dask.graphs import GraphBatch, IntArray
@@ -28,7 +29,6 @@ from wegl_dask.reference import (
 )
 from wegl_dask.saved_model import Model, Origin
 from wegl_dask.shards import Shard
-from wegl_dask.sources.base import fingerprint
 from wegl_dask.spec import JobSpec, ReferenceTable
 from wegl_dask.storage import RunFolder
 from wegl_dask.tasks import ShardTask, is_train, read_graphs, read_plan

@@ -1,7 +1,8 @@
 """A process that has imported what workers import, of which the command's local workers are forks.
 
-The command starts it before it imports Dask itself, so that both do so at the same time, and every worker afterwards is
-there in a tenth of a second. It has no threads and has computed nothing, and ends with the command, however that ends.
+The command starts it before it imports Dask itself, so that both do so at the same time, and its workers are there a tenth
+of a second later. One that takes the place of a worker that died is started by itself. The process has no threads and has
+computed nothing, and ends with the command, however that ends.
 """
 
 import atexit

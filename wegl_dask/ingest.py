@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 from wegl_dask import tasks
+from wegl_dask.checksums import fingerprint
 from wegl_dask.claims import remove_all
 from wegl_dask.errors import JobFileError, OtherInputError, SourceError, TooManyRejectedError
 from wegl_dask.features import build_features, default_features, used_attributes
@@ -19,7 +20,7 @@ from wegl_dask.progress import shortened
 from wegl_dask.records import PartRecord
 from wegl_dask.run import Run
 from wegl_dask.sources import open_source, reading_packages, require_reading_packages
-from wegl_dask.sources.base import Cut, SourcePlan, fingerprint
+from wegl_dask.sources.base import Cut, SourcePlan
 from wegl_dask.sources.paths import folder_around
 from wegl_dask.spec import GraphParquetTable, JobSpec, NetworkxTable, SmilesTable
 from wegl_dask.tasks import shard_fingerprints

@@ -13,11 +13,12 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from wegl_dask.checksums import fingerprint
 from wegl_dask.errors import SourceError
 from wegl_dask.graphs import GraphBatch, IntArray, UsedAttributes
 from wegl_dask.records import PartRecord, part_path
 from wegl_dask.shards import IngestedShard, ingest_shard, origins, read_shard
-from wegl_dask.sources.base import SourceShard, fingerprint
+from wegl_dask.sources.base import SourceShard
 from wegl_dask.storage import RunFolder
 
 RowRanges = dict[str, list[list[int]]]

@@ -6,6 +6,7 @@ The module is not called after its function `neighbours`, which the package offe
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -15,6 +16,7 @@ import pyarrow as pa
 from wegl_dask.errors import WeglError
 from wegl_dask.geometry import bound_from_residuals, residual_and_error, wasserstein_distance
 from wegl_dask.graphs import IntArray
+from wegl_dask.progress import Progress, unshown
 from wegl_dask.run_rows import RunRows
 from wegl_dask.transport import LARGEST_ENTRY
 from wegl_dask.vector_search import TRAINING_ROWS_PER_LIST, close_pairs, index_search, scan
@@ -44,6 +46,7 @@ def neighbours(
     columns: Sequence[str] = (),
     search: Search = "auto",
     storage_options: Mapping[str, Any] | None = None,
+    progress: Callable[..., Progress] = unshown,
 ) -> pa.Table:
     """Find the nearest graphs of a run.
 
@@ -69,6 +72,8 @@ def neighbours(
         near (extra ``neighbours``). "auto" is "index" above 4e9 pairs, such as for all neighbours of 63,000 graphs.
     storage_options : mapping, optional
         Arguments for the file system.
+    progress : callable
+        Makes the progress display of a step from its name and number of graphs; nothing is shown by default.
 
     Returns
     -------
@@ -112,7 +117,7 @@ def neighbours(
         queries = rows.take(own)
     wanted = min(max(k, candidates) if exact else k, rows.n_rows - (own is not None))
     spread = _Spread(rows)
-    found = _search(rows, spread.blocks, _Queries(queries, own), wanted, search)
+    found = _search(rows, spread.blocks, _Queries(queries, own), wanted, search=search, progress=progress)
     if exact and own is not None:
         found = _ranked_exactly(rows, own, found, k)
     return _table(rows, spread, own, found, columns)
@@ -240,17 +245,31 @@ class _Found:
 
 
 def _search(
-    rows: RunRows, blocks: Callable[[], Iterator[tuple[int, FloatArray]]], queries: _Queries, k: int, search: Search
+    rows: RunRows,
+    blocks: Callable[[], Iterator[tuple[int, FloatArray]]],
+    queries: _Queries,
+    k: int,
+    *,
+    search: Search,
+    progress: Callable[..., Progress],
 ) -> _Found:
     n_queries = len(queries.vectors)
     if not (k and n_queries):
         return _Found(np.empty((n_queries, 0), dtype=np.int64), np.empty((n_queries, 0)))
+
+    def shown(step: str) -> Iterator[tuple[int, FloatArray]]:
+        with progress(step, rows.n_rows, unit="graphs") as display:
+            for start, block in blocks():
+                yield start, block
+                display.update(len(block))
+
     if search == "exhaustive" or (search == "auto" and n_queries * rows.n_rows <= EXHAUSTIVE_PAIRS):
-        return _Found(*scan(blocks(), queries.vectors, k, own=queries.own))
+        return _Found(*scan(shown("neighbours"), queries.vectors, k, own=queries.own))
     n_lists = min(rows.n_rows, int(4 * np.sqrt(rows.n_rows)))
     n_sample = min(rows.n_rows, n_lists * TRAINING_ROWS_PER_LIST)
-    sample = np.sort(np.random.default_rng(0).choice(rows.n_rows, n_sample, replace=False))
-    return _Found(*index_search(blocks, rows.take(sample), queries.vectors, k, n_lists=n_lists, own=queries.own))
+    sample = rows.take(np.sort(np.random.default_rng(0).choice(rows.n_rows, n_sample, replace=False)))
+    index = partial(shown, "index")
+    return _Found(*index_search(index, sample, queries.vectors, k, n_lists=n_lists, own=queries.own, progress=progress))
 
 
 def _gathered(rows: RunRows, spread: _Spread) -> FloatArray:

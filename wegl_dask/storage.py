@@ -38,7 +38,7 @@ from wegl_dask.claims import (
 from wegl_dask.errors import WeglError
 from wegl_dask.folders import TEMPORARY_PREFIX, Folder
 from wegl_dask.locks import Lock, locked
-from wegl_dask.model_files import Arrays, encode_model, npz_arrays, read_model
+from wegl_dask.model_files import npz_arrays, read_model
 from wegl_dask.records import (
     PART_FOLDERS,
     PART_NAME,
@@ -288,11 +288,6 @@ class RunFolder(Folder):
             f"{self.location(path)} is not what this run has written: the folder was cleared or became another job's while a "
             "task of this one was running, or the file is damaged. Run the job again, it is remade"
         )
-
-    def write_model(self, model: Mapping[str, Any], arrays: Arrays) -> None:
-        """Write a model outside a part; see `wegl_dask.model_files.encode_model`."""
-        for path, content in encode_model(model, arrays).items():
-            self.write(path, content)
 
     def read_model(self) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         """Read the model; see `wegl_dask.model_files.read_model`."""

@@ -18,6 +18,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from wegl_dask.checksums import fingerprint
 from wegl_dask.embeddings import Dtype, EmbeddingFormat, EmbeddingRows, Layout
 from wegl_dask.errors import SourceError
 from wegl_dask.features import degrees
@@ -29,7 +30,7 @@ from wegl_dask.progress import shortened
 from wegl_dask.records import part_path, record_path
 from wegl_dask.saved_model import Model
 from wegl_dask.shards import ROW_COLUMNS, Shard, ingest_shard, read_shard, write_shard
-from wegl_dask.sources.base import REJECTED_SCHEMA, Cut, Source, SourcePlan, Unit, fingerprint
+from wegl_dask.sources.base import REJECTED_SCHEMA, Cut, Source, SourcePlan, Unit
 from wegl_dask.storage import RunFolder
 from wegl_dask.transport import TransportEmbeddings
 

@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from wegl_dask.errors import MissingDependencyError
 from wegl_dask.graphs import IntArray, offsets_from_counts
+from wegl_dask.progress import Progress, unshown
 
 FloatArray = npt.NDArray[np.floating]
 FloatMatrix = npt.NDArray[np.float64]
@@ -136,6 +137,7 @@ def index_search(
     *,
     n_lists: int,
     own: IntArray | None = None,
+    progress: Callable[..., Progress] = unshown,
 ) -> Found:
     """Find about the k nearest vectors of every query by an inverted file of the library Faiss.
 
@@ -150,6 +152,8 @@ def index_search(
     queries, k, own
         As for `scan`.
     n_lists : int
+    progress : callable
+        Makes the progress display of the queries.
 
     Raises
     ------
@@ -167,18 +171,20 @@ def index_search(
     index.make_direct_map()
     rows = np.full((len(queries), k), -1, dtype=np.int64)
     distances = np.full((len(queries), k), np.inf)
-    for at in range(0, len(queries), QUERY_ROWS):
-        chunk = slice(at, at + QUERY_ROWS)
-        some = np.ascontiguousarray(queries[chunk], dtype=np.float32)
-        # One more than is asked for, since a query among the vectors finds itself.
-        _, found = index.search(some, k + 1)
-        squared = _distances_to_found(index, some, found)
-        if own is not None:
-            squared[found == own[chunk][:, None]] = np.inf
-            found[found == own[chunk][:, None]] = -1
-        order = np.lexsort((found, squared), axis=-1)[:, :k]
-        rows[chunk] = np.take_along_axis(found, order, axis=1)
-        distances[chunk] = np.sqrt(np.take_along_axis(squared, order, axis=1))
+    with progress("neighbours", len(queries), unit="graphs") as shown:
+        for at in range(0, len(queries), QUERY_ROWS):
+            chunk = slice(at, at + QUERY_ROWS)
+            some = np.ascontiguousarray(queries[chunk], dtype=np.float32)
+            # One more than is asked for, since a query among the vectors finds itself.
+            _, found = index.search(some, k + 1)
+            squared = _distances_to_found(index, some, found)
+            if own is not None:
+                squared[found == own[chunk][:, None]] = np.inf
+                found[found == own[chunk][:, None]] = -1
+            order = np.lexsort((found, squared), axis=-1)[:, :k]
+            rows[chunk] = np.take_along_axis(found, order, axis=1)
+            distances[chunk] = np.sqrt(np.take_along_axis(squared, order, axis=1))
+            shown.update(len(some))
     return rows, distances
 
 

@@ -3,7 +3,7 @@
 import contextlib
 import hashlib
 from bisect import bisect_right
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,6 +17,7 @@ from wegl_dask.errors import JobFileError, WeglError
 from wegl_dask.folders import TEMPORARY_PREFIX, resources_told_apart
 from wegl_dask.known_rows import row_ranges
 from wegl_dask.model_files import MODEL_JSON
+from wegl_dask.progress import Progress, unshown
 from wegl_dask.recomputed import differences
 from wegl_dask.records import PART_FOLDERS, RECORD_FOLDER, RECORD_NAME, PartFile, PartRecord, part_index, part_path
 from wegl_dask.saved_model import Model
@@ -38,7 +39,7 @@ class Problem:
         return f"{self.path}: {self.what}"
 
 
-def verify_run(folder: RunFolder, *, deep: bool = False) -> list[Problem]:
+def verify_run(folder: RunFolder, *, deep: bool = False, progress: Callable[..., Progress] = unshown) -> list[Problem]:
     """Check a finished run, with one file in memory at a time.
 
     Always: the run has finished; every shard of the plan was ingested and embedded; each of its rows was embedded or
@@ -53,6 +54,8 @@ def verify_run(folder: RunFolder, *, deep: bool = False) -> list[Problem]:
         rejected/; vectors are finite. Where the graph shards were kept, embeddings come in their order, with their
         ids, and are those that follow from the graphs and the model: all of them are computed anew, in this process,
         and their plans proven optimal.
+    progress : callable
+        Makes the progress display from its name and the number of records; nothing is shown by default.
 
     Returns
     -------
@@ -64,7 +67,7 @@ def verify_run(folder: RunFolder, *, deep: bool = False) -> list[Problem]:
     WeglError
         If it is not a run folder, its job file is damaged, or the store cannot be read.
     """
-    return [*_problems(folder, deep=deep)]
+    return [*_problems(folder, deep=deep, progress=progress)]
 
 
 def are_of_append(paths: Iterable[str], shards: Collection[int]) -> bool:
@@ -75,7 +78,7 @@ def are_of_append(paths: Iterable[str], shards: Collection[int]) -> bool:
     )
 
 
-def _problems(folder: RunFolder, *, deep: bool) -> Iterator[Problem]:
+def _problems(folder: RunFolder, *, deep: bool, progress: Callable[..., Progress]) -> Iterator[Problem]:
     keeps_graphs = folder.keeps_graphs()
     records = folder.records()
     yield from _check_versions(folder)
@@ -90,25 +93,17 @@ def _problems(folder: RunFolder, *, deep: bool) -> Iterator[Problem]:
     yield from _check_strangers(listings, recorded)
     if not keeps_graphs:
         recorded = {path: file for path, file in recorded.items() if file.folder != "graphs"}
-    check = _PartCheck(folder, deep=deep)
     model = None
     if deep and folder.read_if_there(MODEL_JSON) is not None:
         try:
             model = Model.from_files(*folder.read_model())
         except WeglError as error:
             yield Problem(MODEL_JSON, str(error))
-    for record in records:
-        files = [file for file in record.files if file.path in recorded]
-        for file in files:
-            if listings[file.folder].get(file.name) is None:
-                yield Problem(file.path, "missing")
-        problems = [*check.files([file for file in files if listings[file.folder].get(file.name) is not None])]
-        shard = part_path("graphs", record.index)
-        if deep and record.stage == "embed" and shard in recorded:
-            problems += check.order(record, shard)
-            if model is not None and not problems:
-                problems += check.values(record, model)
-        yield from problems
+    check = _PartCheck(folder, recorded, listings, model, deep=deep)
+    with progress("verify", len(records)) as shown:
+        for record in records:
+            yield from check.record(record)
+            shown.update()
 
 
 def _check_job(folder: RunFolder) -> Iterator[Problem]:
@@ -188,14 +183,39 @@ def _check_strangers(listings: dict[str, dict[str, int | None]], recorded: dict[
 class _PartCheck:
     """Looks into files, one at a time, and remembers what the next ones must agree with."""
 
-    def __init__(self, folder: RunFolder, *, deep: bool) -> None:
+    def __init__(
+        self,
+        folder: RunFolder,
+        recorded: Collection[str],
+        listings: Mapping[str, Mapping[str, int | None]],
+        model: Model | None,
+        *,
+        deep: bool,
+    ) -> None:
         self._folder = folder
+        self._recorded = recorded
+        self._listings = listings
+        self._model = model
         self._deep = deep
         self._format: EmbeddingFormat | None = None
         self._seen = _SeenRows()
 
-    def files(self, files: Sequence[PartFile]) -> Iterator[Problem]:
-        """Check the files of a record."""
+    def record(self, record: PartRecord) -> Iterator[Problem]:
+        """Check the files of a record that are wanted, and in depth the rows of an embedding part."""
+        files = [file for file in record.files if file.path in self._recorded]
+        there = [file for file in files if self._listings[file.folder].get(file.name) is not None]
+        for file in files:
+            if file not in there:
+                yield Problem(file.path, "missing")
+        problems = [*self._files(there)]
+        shard = part_path("graphs", record.index)
+        if self._deep and record.stage == "embed" and shard in self._recorded:
+            problems += self._order(record, shard)
+            if self._model is not None and not problems:
+                problems += self._values(record, self._model)
+        yield from problems
+
+    def _files(self, files: Sequence[PartFile]) -> Iterator[Problem]:
         for file in files:
             content = self._folder.read(file.path)
             if len(content) != file.n_bytes:
@@ -205,7 +225,7 @@ class _PartCheck:
             elif file.folder in PART_FOLDERS:
                 yield from self._parquet(file, content)
 
-    def order(self, record: PartRecord, shard: str) -> Iterator[Problem]:
+    def _order(self, record: PartRecord, shard: str) -> Iterator[Problem]:
         """Compare the rows of an embedding part with those of its graph shard."""
         data = part_path("data", record.index)
         rejected = [file.path for file in record.files if file.folder == "rejected"]
@@ -225,7 +245,7 @@ class _PartCheck:
                 f"its {len(found_rows)} rows are not the {len(expected_rows)} embedded graphs of {shard}, in order{where}",
             )
 
-    def values(self, record: PartRecord, model: Model) -> Iterator[Problem]:
+    def _values(self, record: PartRecord, model: Model) -> Iterator[Problem]:
         """Compare the embeddings of a part with what follows from its graph shard and the model."""
         # Damage of the shard is reported where the file is checked.
         with contextlib.suppress(WeglError):

@@ -33,7 +33,6 @@ from changes import spoil_files, spoil_model
 from inputs import (
     JOB,
     SOURCES,
-    Silent,
     local_client,
     model_files,
     resumed_files,
@@ -162,12 +161,13 @@ def look_at_model(changed):
 def resume_run(changed):
     """Run the job again on a folder that was damaged: it is refused, or all parts are as they were."""
     from wegl_dask.pipeline import run_job
+    from wegl_dask.progress import unshown
     from wegl_dask.spec import JobSpec
     from wegl_dask.storage import RunFolder
     from wegl_dask.verify import verify_run
 
     with local_client() as client:
-        summary = run_job(JobSpec.from_values(run_values()), client, progress=Silent)
+        summary = run_job(JobSpec.from_values(run_values()), client, progress=unshown)
     for name, content in _MADE["resume"].items():
         if name.split("/")[1] in {"data", "graphs", "model"} and Path(name).read_bytes() != content:
             raise AssertionError(f"{name} is not what it was; changed were {changed}")

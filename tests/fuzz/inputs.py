@@ -162,12 +162,13 @@ def run_values():
 def run_files():
     """A finished run on `shard_bytes`, made in the working directory, and its input."""
     from wegl_dask.pipeline import run_job
+    from wegl_dask.progress import unshown
     from wegl_dask.spec import JobSpec
 
     Path("in").mkdir()
     Path("in/part-00000.parquet").write_bytes(shard_bytes())
     with local_client() as client:
-        run_job(JobSpec.from_values(run_values()), client, progress=Silent)
+        run_job(JobSpec.from_values(run_values()), client, progress=unshown)
     made = {str(path): path.read_bytes() for path in Path("out").rglob("*") if path.is_file()}
     shutil.rmtree("in")
     shutil.rmtree("out")
@@ -186,22 +187,6 @@ def local_client():
     from distributed import Client
 
     return Client(processes=False, n_workers=1, threads_per_worker=1, dashboard_address="127.0.0.1:0")
-
-
-class Silent:
-    """A progress display that shows nothing."""
-
-    def __init__(self, stage, total):
-        del stage, total
-
-    def __enter__(self):
-        return self
-
-    def update(self, parts=1, rows=0, *, under_way=0.0):
-        del parts, rows, under_way
-
-    def __exit__(self, *error):
-        del error
 
 
 JOB = """

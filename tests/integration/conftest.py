@@ -13,23 +13,9 @@ import pyarrow.parquet as pq
 import pytest
 import tomli_w
 
+from wegl_dask.progress import unshown
+
 ROOT = Path(__file__).parents[2]
-
-
-class Silent:
-    """A progress display that shows nothing."""
-
-    def __init__(self, stage, total):
-        del stage, total
-
-    def __enter__(self):
-        return self
-
-    def update(self, parts, rows, *, under_way=0.0):
-        del parts, rows, under_way
-
-    def __exit__(self, *error):
-        del error
 
 
 @pytest.fixture(scope="session")
@@ -39,7 +25,7 @@ def run(dask_client):
     from wegl_dask.spec import JobSpec
 
     def run(values, *, client=None, overwrite=False, only=run_job):
-        return only(JobSpec.from_values(values), client or dask_client, overwrite=overwrite, progress=Silent)
+        return only(JobSpec.from_values(values), client or dask_client, overwrite=overwrite, progress=unshown)
 
     return run
 
@@ -50,7 +36,7 @@ def append(dask_client):
     from wegl_dask.appending import append_job, append_spec
 
     def append(out, *overrides, key="row", job_toml=None):
-        return append_job(append_spec(str(out), job_toml, overrides), dask_client, key=key, progress=Silent)
+        return append_job(append_spec(str(out), job_toml, overrides), dask_client, key=key, progress=unshown)
 
     return append
 

@@ -170,13 +170,8 @@ from itertools import pairwise
 from wegl_dask.cluster import open_client
 from wegl_dask.errors import WeglError
 from wegl_dask.pipeline import run_job
+from wegl_dask.progress import unshown
 from wegl_dask.spec import JobSpec, ClusterTable
-
-class Silent:
-    def __init__(self, stage, total): pass
-    def __enter__(self): return self
-    def update(self, parts=1, rows=0, *, under_way=0.0): pass
-    def __exit__(self, *error): pass
 
 def open_files():
     gc.collect()
@@ -191,9 +186,9 @@ if __name__ == "__main__":
         counts, n_failed = [], 0
         worker_counts = []
         for number in range(6):
-            run_job(job(number), client, progress=Silent)
+            run_job(job(number), client, progress=unshown)
             try:
-                run_job(job(f"failed-{number}", max_nodes=12, on_error="fail"), client, progress=Silent)
+                run_job(job(f"failed-{number}", max_nodes=12, on_error="fail"), client, progress=unshown)
             except WeglError:
                 n_failed += 1
             counts.append(open_files())

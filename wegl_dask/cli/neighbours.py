@@ -2,13 +2,14 @@
 
 import csv
 import io
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import click
 
 from wegl_dask.errors import JobFileError
-from wegl_dask.progress import counted, note
+from wegl_dask.progress import Progress, counted, note
 
 
 @click.command(short_help="List the nearest graphs of a graph.")
@@ -57,7 +58,7 @@ def neighbours(out: str, graph_ids: tuple[str, ...], *, every: bool, output: str
         raise JobFileError(f"{output} cannot be written: there is no folder {target.parent}")
     if target is not None and target.exists() and not target.is_file():
         raise JobFileError(f"{output} cannot be written: it is no file, and a new file would take its place")
-    found = find_neighbours(out, None if every else graph_ids, **options)
+    found = find_neighbours(out, None if every else graph_ids, progress=partial(Progress, brief=True), **options)
     if not every:
         _note_repeated_ids(found)
     if target is None:

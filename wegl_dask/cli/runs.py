@@ -1,11 +1,12 @@
 """Commands that look at a run folder: status, verify."""
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 import click
 
 from wegl_dask.errors import WeglError
-from wegl_dask.progress import counted, format_bytes, format_seconds
+from wegl_dask.progress import Progress, counted, format_bytes, format_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -105,7 +106,7 @@ def verify(out: str, *, deep: bool) -> None:
     from wegl_dask.verify import verify_run  # noqa: PLC0415
 
     folder = RunFolder(out)
-    problems = verify_run(folder, deep=deep)
+    problems = verify_run(folder, deep=deep, progress=partial(Progress, brief=True))
     for problem in problems:
         click.echo(str(problem))
     if problems:

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 from distributed import Client
 
+from wegl_dask.checksums import fingerprint
 from wegl_dask.claims import JOB_NAME, clear
 from wegl_dask.errors import JobFileError, OtherRunError
 from wegl_dask.folders import Folder
@@ -22,7 +23,6 @@ from wegl_dask.pipeline import RunSummary, ingest_job, run_job
 from wegl_dask.progress import Progress
 from wegl_dask.reading import Embeddings, read_embeddings
 from wegl_dask.shards import read_shard
-from wegl_dask.sources.base import fingerprint
 from wegl_dask.spec import JobSpec
 from wegl_dask.storage import RunFolder
 from wegl_dask.toml import read_toml

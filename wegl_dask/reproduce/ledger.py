@@ -5,12 +5,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from wegl_dask.checksums import sealed, unsealed
+from wegl_dask.checksums import fingerprint, sealed, unsealed
 from wegl_dask.folders import Folder
 from wegl_dask.locks import Lock
 from wegl_dask.records import json_bytes
 from wegl_dask.reproduce.provenance import provenance, together
-from wegl_dask.sources.base import fingerprint
 from wegl_dask.training.kept_scores import scores_kept
 from wegl_dask.training.spreading import Workers
 

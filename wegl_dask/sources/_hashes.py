@@ -6,7 +6,7 @@ from typing import BinaryIO
 
 import pyarrow.parquet as pq
 
-from wegl_dask.sources.base import fingerprint
+from wegl_dask.checksums import fingerprint
 from wegl_dask.sources.streams import open_stream
 
 _BLOCK_BYTES = 1 << 20

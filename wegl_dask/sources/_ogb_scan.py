@@ -12,13 +12,14 @@ from typing import Any, BinaryIO, Literal
 import numpy as np
 import numpy.typing as npt
 
+from wegl_dask.checksums import fingerprint
 from wegl_dask.errors import SourceError
 from wegl_dask.graphs import GraphSchema, IntArray, offsets_from_counts
 from wegl_dask.molecules import ATOM_CATEGORY_COUNTS, BOND_CATEGORY_COUNTS
 from wegl_dask.sources._cuts import cut_by_nodes, shard_loads
 from wegl_dask.sources._files import FileSet
 from wegl_dask.sources._text import BadLineError, BlockIndex, NumberType, scan_numbers
-from wegl_dask.sources.base import LabelSchema, fingerprint
+from wegl_dask.sources.base import LabelSchema
 
 FileKind = Literal["num-node-list", "num-edge-list", "edge", "node-feat", "edge-feat", "graph-label"]
 

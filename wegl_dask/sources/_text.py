@@ -13,8 +13,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.csv as arrow_csv
 
+from wegl_dask.checksums import fingerprint
 from wegl_dask.errors import SourceError
-from wegl_dask.sources.base import fingerprint
 from wegl_dask.sources.paths import explained
 
 BLOCK_BYTES = 1 << 20

@@ -9,12 +9,13 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from wegl_dask.checksums import fingerprint
 from wegl_dask.errors import SourceError
 from wegl_dask.graphs import GraphSchema, IntArray
 from wegl_dask.sources._cuts import cut_by_nodes, shard_loads
 from wegl_dask.sources._files import FileSet
 from wegl_dask.sources._text import BlockIndex, Numbers, NumberType, scan_numbers
-from wegl_dask.sources.base import LabelSchema, fingerprint
+from wegl_dask.sources.base import LabelSchema
 
 FileKind = Literal[
     "A",

@@ -5,7 +5,6 @@ A source goes through three steps. `Source.pieces` names what can be scanned ind
 like; `Source.plan` puts the scans together and numbers the shards. Then `Source.read` reads one unit of the plan.
 """
 
-import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal, Protocol
@@ -227,16 +226,6 @@ class Source(Protocol):
 
     def read(self, plan: SourcePlan, unit: Unit) -> Iterator[SourceShard]:
         """Read the cuts of one unit, in order. `plan.units` need not be filled in. Runs on a worker."""
-
-
-def fingerprint(*parts: bytes | str) -> str:
-    """Hash `parts`, and where each of them ends, to 32 hexadecimal digits (BLAKE2b)."""
-    digest = hashlib.blake2b(digest_size=16)
-    for part in parts:
-        content = part.encode() if isinstance(part, str) else part
-        digest.update(len(content).to_bytes(8, "little"))
-        digest.update(content)
-    return digest.hexdigest()
 
 
 def _describe(numbering: Mapping[str, Any]) -> str:

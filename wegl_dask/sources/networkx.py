@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from wegl_dask.checksums import fingerprint
 from wegl_dask.errors import SourceError
 from wegl_dask.labelled_graphs import AttributeNames, LabelledGraph, Vocabularies, labelled_graph
 from wegl_dask.plain_graphs import UnusableGraphError
@@ -18,7 +19,7 @@ from wegl_dask.sources._cuts import cut_by_nodes, shard_loads
 from wegl_dask.sources._label_kinds import Labels, decide_labels, encode_labels, read_labels, tally_labels
 from wegl_dask.sources._networkx_files import NETWORKX_ENDINGS, import_networkx, parse_graph
 from wegl_dask.sources._text import changed_since_scan
-from wegl_dask.sources.base import Cut, SourcePlan, SourceShard, Unit, fingerprint
+from wegl_dask.sources.base import Cut, SourcePlan, SourceShard, Unit
 from wegl_dask.sources.paths import COMPRESSIONS, compression_of, expand
 from wegl_dask.sources.streams import open_stream
 from wegl_dask.spec import NetworkxTable

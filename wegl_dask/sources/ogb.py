@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from wegl_dask.checksums import fingerprint
 from wegl_dask.errors import SourceError
 from wegl_dask.graphs import GraphBatch, offsets_from_counts, single_precision
 from wegl_dask.sources._download import download_zip
@@ -31,7 +32,7 @@ from wegl_dask.sources._ogb_scan import (
     scan_data_set,
 )
 from wegl_dask.sources._text import LineSpan, NumberReader, Numbers, changed_since_scan
-from wegl_dask.sources.base import REJECTED_SCHEMA, Cut, SourcePlan, SourceShard, Unit, fingerprint
+from wegl_dask.sources.base import REJECTED_SCHEMA, Cut, SourcePlan, SourceShard, Unit
 from wegl_dask.spec import OgbTable
 
 DOWNLOAD_URL = "https://snap.stanford.edu/ogb/data/graphproppred"

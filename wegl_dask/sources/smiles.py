@@ -5,10 +5,11 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+from wegl_dask.checksums import fingerprint
 from wegl_dask.errors import SourceError
 from wegl_dask.molecules import graphs_from_smiles, require_rdkit
 from wegl_dask.sources._text import changed_since_scan
-from wegl_dask.sources.base import SourcePlan, SourceShard, Unit, fingerprint
+from wegl_dask.sources.base import SourcePlan, SourceShard, Unit
 from wegl_dask.sources.columns import Roles, Row, arranged, build_shard, missing_column, plan_molecules
 from wegl_dask.sources.delimited import Dialect
 from wegl_dask.sources.lookup import Lookup, open_lookup

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from wegl_dask.checksums import fingerprint
 from wegl_dask.errors import SourceError
 from wegl_dask.graphs import FloatArray, GraphBatch, IntArray, offsets_from_counts, single_precision
 from wegl_dask.sources._download import download_zip
@@ -26,7 +27,7 @@ from wegl_dask.sources._tud_scan import (
     file_name,
     scan_data_set,
 )
-from wegl_dask.sources.base import REJECTED_SCHEMA, Cut, SourcePlan, SourceShard, Unit, fingerprint
+from wegl_dask.sources.base import REJECTED_SCHEMA, Cut, SourcePlan, SourceShard, Unit
 from wegl_dask.spec import TudTable
 
 DOWNLOAD_URL = "https://www.chrsmrrs.com/graphkerneldatasets"

@@ -8,10 +8,10 @@ from dataclasses import replace
 from importlib.metadata import version
 from typing import Any
 
+from wegl_dask.checksums import fingerprint
 from wegl_dask.errors import JobFileError, WeglError
 from wegl_dask.locks import TRAINING, locked
 from wegl_dask.reading import read_embeddings
-from wegl_dask.sources.base import fingerprint
 from wegl_dask.spec import LARGEST_SEED, ClusterTable, TrainTable
 from wegl_dask.storage import RunFolder
 from wegl_dask.training.fits import FITS_VERSION

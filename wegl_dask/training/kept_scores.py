@@ -11,11 +11,11 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from wegl_dask.checksums import fingerprint
 from wegl_dask.claims import MAX_REQUESTS, remove_all
 from wegl_dask.errors import WeglError
 from wegl_dask.folders import Folder
 from wegl_dask.locks import Lock
-from wegl_dask.sources.base import fingerprint
 from wegl_dask.training.names import KEPT_NAME
 from wegl_dask.training.problem import FloatMatrix
 

@@ -11,11 +11,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from wegl_dask.checksums import fingerprint
 from wegl_dask.errors import WeglError
 from wegl_dask.folders import Folder
 from wegl_dask.progress import one_line
 from wegl_dask.records import json_bytes
-from wegl_dask.sources.base import fingerprint
 from wegl_dask.storage import RunFolder
 from wegl_dask.training.metrics import METRICS, Metric
 from wegl_dask.training.names import (
