@@ -5,6 +5,7 @@ import itertools
 import os
 import shutil
 import sys
+from functools import partial
 
 import numpy as np
 import ot
@@ -19,6 +20,7 @@ import wegl_dask
 from wegl_dask import nearest, vector_search
 from wegl_dask.cli import main
 from wegl_dask.errors import MissingDependencyError, WeglError
+from wegl_dask.progress import Progress
 from wegl_dask.reading import read_embeddings
 from wegl_dask.sources.base import REJECTED_SCHEMA
 
@@ -132,6 +134,18 @@ def test_the_index_finds_what_the_scan_finds(embedded_run, monkeypatch):
     assert len(both) > 0.95 * len(exhaustive)
     np.testing.assert_allclose(both["distance"], both["distance_index"], rtol=1e-4, atol=1e-4)
     np.testing.assert_allclose(both["bound"], both["bound_index"], rtol=1e-4)
+
+
+@pytest.mark.parametrize("search", ["exhaustive", "index"])
+def test_a_search_shows_how_many_graphs_it_has_done(embedded_run, search):
+    if search == "index":
+        pytest.importorskip("faiss")
+    shown = io.StringIO()
+    nearest.neighbours(embedded_run("mutag"), k=2, search=search, progress=partial(Progress, stream=shown))
+    steps = {"exhaustive": ["neighbours"], "index": ["index", "neighbours"]}[search]
+    assert [line.partition(",")[0] for line in shown.getvalue().splitlines()] == [
+        f"{step}: 188 of 188 graphs" for step in steps
+    ]
 
 
 def test_the_index_is_taken_for_many_pairs_alone(embedded_run, monkeypatch):

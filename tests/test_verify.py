@@ -1,4 +1,5 @@
 import io
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 from wegl_dask.embeddings import EmbeddingFormat, EmbeddingRows
 from wegl_dask.errors import WeglError
 from wegl_dask.graphs import GraphSchema
+from wegl_dask.progress import Progress
 from wegl_dask.sources.base import REJECTED_SCHEMA, Cut, LabelSchema, SourcePlan, Unit
 from wegl_dask.storage import RunFolder
 from wegl_dask.verify import _SeenRows, verify_run
@@ -110,6 +112,14 @@ def run(tmp_path):
 def test_nothing_is_found_in_a_whole_run(run_folder, deep):
     write_run(run_folder)
     assert found(run_folder, deep=deep) == []
+
+
+def test_it_shows_how_many_records_it_has_been_through(run):
+    shown = io.StringIO()
+    verify_run(run, progress=partial(Progress, stream=shown))
+    n_records = len(run.records())
+    assert n_records > 3
+    assert shown.getvalue().startswith(f"verify: {n_records} of {n_records} parts")
 
 
 @pytest.fixture
