@@ -71,6 +71,9 @@ def test_the_readme_of_the_package_states_what_was_measured():
     one, many = kept["scale"]["sizes"]["1 copies"], kept["scale"]["sizes"]["25 copies"]
     assert f"{many['graphs']:,} graphs, 25 copies of it, take {many['seconds']:.0f} s" in section
     assert f"has {many['worker_peak_mb']:.0f} MB, and {one['worker_peak_mb']:.0f} MB with one copy" in section
+    published = 1e6 * median(kept["molhiv"]["sides"]["published"]["seconds"]) / one["graphs"]
+    assert f"a graph takes {many['microseconds_a_graph']:.0f} us; the published code" in section
+    assert f"takes {published:,.0f} us for each of the one copy, {published / many['microseconds_a_graph']:.0f} times" in section
     most = kept["scale"]["sizes"]["100 copies"]
     assert f"{most['graphs']:,} graphs take {most['seconds']:.0f} s and {most['worker_peak_mb']:.0f} MB" in section
     assert f"takes {kept['latency']['median_milliseconds']:.2f} ms" in section

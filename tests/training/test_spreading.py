@@ -37,6 +37,24 @@ except Stopped as stopped:
 """
 
 
+IN_C = """
+import hashlib, sys
+from pathlib import Path
+from wegl_dask.stopping import Stopped, stopped_by_signals
+from wegl_dask.training.spreading import Workers
+
+def fit(path):
+    Path(path).touch()
+    hashlib.pbkdf2_hmac("sha256", b"", b"", 2_000_000_000)
+
+try:
+    with stopped_by_signals():
+        Workers(1).map("search", fit, sys.argv[1:], ())
+except Stopped as stopped:
+    sys.exit(str(stopped))
+"""
+
+
 def running():
     """The processes that run: parent and command line by id."""
     found = {}
@@ -91,6 +109,25 @@ def test_processes_leave_ctrl_c_to_the_command(command, wait_until):
     assert all(line.startswith("search: ") for line in progress), err
     assert last.startswith("stopped by SIGINT")
     wait_until(lambda: running().keys().isdisjoint(own), "their end", seconds=30)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_command_that_fits_one_at_a_time_stops_within_a_fit_that_is_all_c(tmp_path, wait_until, number):
+    mark = tmp_path / "begun"
+    with subprocess.Popen(
+        [sys.executable, "-c", IN_C, str(mark)],
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        try:
+            wait_until(mark.exists, "the fit")
+            process.send_signal(number)
+            _, err = process.communicate(timeout=20)
+        finally:
+            process.kill()
+    assert err.splitlines()[-1].startswith(f"stopped by {number.name}")
+    assert process.returncode == 1
 
 
 def test_a_fit_does_not_warn_of_many_classes_and_does_of_all_else():

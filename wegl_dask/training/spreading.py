@@ -6,7 +6,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from concurrent.futures import CancelledError
+from concurrent.futures import CancelledError, Future
 from contextlib import ExitStack, closing, contextmanager
 from functools import cache, partial
 from typing import Any, TypeVar
@@ -138,11 +138,13 @@ def open_workers(
 def _by_processes(
     n_jobs: int, step: str, function: Callable[..., Result], tasks: Mapping[int, Task], shared: tuple[Any, ...]
 ) -> Generator[tuple[int, Result], None, None]:
-    """Do so in processes of this machine, in the order in which the fits end."""
-    if not tasks:
+    """Do so in processes of this machine, in the order in which the fits end; one at a time in this one."""
+    n_jobs = min(n_jobs, len(tasks))
+    if n_jobs < 2:
+        for number, task in tasks.items():
+            yield number, _aside(partial(_on_one_core, function, task, *shared))
         return
     calls = [joblib.delayed(_numbered)(number, function, task, *shared) for number, task in tasks.items()]
-    n_jobs = min(n_jobs, len(tasks))
     of_loky = joblib.parallel_config("loky", n_jobs=n_jobs, initializer=_serve, initargs=(os.getpid(),))
     with of_loky, ExitStack() as after:
         try:
@@ -157,6 +159,21 @@ def _by_processes(
             raise WeglError(
                 f"{step}: a process that fitted died, for want of memory perhaps: lower cluster.workers, and train again"
             ) from error
+
+
+def _aside(fit: Callable[[], Result]) -> Result:
+    """Call a function in a thread: the main one, which takes signals, would take none before a fit in C is over."""
+    outcome: Future[Result] = Future()
+
+    def call() -> None:
+        try:
+            outcome.set_result(fit())
+        except BaseException as error:  # noqa: BLE001  it is raised where the function was called
+            outcome.set_exception(error)
+
+    # A daemon, which a command that was stopped does not wait for.
+    threading.Thread(target=call, name="wegl-dask fit", daemon=True).start()
+    return outcome.result()
 
 
 def _by_dask(
