@@ -73,7 +73,10 @@ def test_the_readme_of_the_package_states_what_was_measured():
     assert f"has {many['worker_peak_mb']:.0f} MB, and {one['worker_peak_mb']:.0f} MB with one copy" in section
     published = 1e6 * median(kept["molhiv"]["sides"]["published"]["seconds"]) / one["graphs"]
     assert f"a graph takes {many['microseconds_a_graph']:.0f} us; the published code" in section
-    assert f"takes {published:,.0f} us for each of the one copy, {published / many['microseconds_a_graph']:.0f} times" in section
+    assert (
+        f"takes {published:,.0f} us for each of the one copy, {published / many['microseconds_a_graph']:.0f} times"
+        in section
+    )
     most = kept["scale"]["sizes"]["100 copies"]
     assert f"{most['graphs']:,} graphs take {most['seconds']:.0f} s and {most['worker_peak_mb']:.0f} MB" in section
     assert f"takes {kept['latency']['median_milliseconds']:.2f} ms" in section
@@ -89,8 +92,6 @@ def test_references_from_samples_are_as_good_as_those_from_all_nodes():
         if of_sample is not None:
             deviation = max(of_all["standard_deviation"], of_sample["standard_deviation"])
             assert of_sample["mean_squared_distance"] < of_all["mean_squared_distance"] + deviation
-            deviation = max(of_all["roc_auc_standard_deviation"], of_sample["roc_auc_standard_deviation"])
-            assert of_sample["roc_auc"] > of_all["roc_auc"] - deviation
     assert any(str(NODES_A_POINT) in one["samples"] for one in found.values())
 
 

@@ -218,7 +218,7 @@ def test_points_are_the_node_embeddings_standardised_and_projected(
 
 
 @pytest.mark.parametrize("embedding_width", [12, 80])
-@pytest.mark.parametrize(("pooling", "n_layers"), [("final", 4), ("concat", 2), ("average", 3)])
+@pytest.mark.parametrize(("pooling", "n_layers"), [("final", 4), ("concat", 2), ("concat", 8), ("average", 3)])
 def test_the_projection_of_molecules_is_scikit_learns_of_the_encoded_node_embeddings(
     molhiv_500, fit_points, embedding_width, pooling, n_layers
 ):

@@ -1,5 +1,7 @@
 """Principal components from products with random directions, against those from the whole scatter matrix."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from sklearn.decomposition import PCA
@@ -104,6 +106,16 @@ def test_more_columns_than_a_scatter_matrix_may_have_are_projected_when_asked_fo
     exact = PCA(4, svd_solver="full").fit(graphs.node_attributes)
     np.testing.assert_allclose(np.abs(np.sum(found.components_ * exact.components_, axis=1)), 1, atol=1e-6)
     np.testing.assert_allclose(found.explained_variance_ratio_, exact.explained_variance_ratio_, rtol=1e-5)
+
+
+@pytest.mark.parametrize("method", ["exact", "randomized"])
+@pytest.mark.parametrize("value", [0.0, 0.7])
+def test_attributes_that_are_all_alike_have_no_components(method, value):
+    graphs = wide_graphs(width=50)
+    alike = replace(graphs, node_attributes=np.full_like(graphs.node_attributes, value))
+    wegl = WEGL(0, n_components=2, reference="sample", n_points=1, projection_method=method)
+    with pytest.raises(ValueError, match="the node embeddings do not vary, so that there are no principal components"):
+        wegl.fit(alike)
 
 
 def test_a_model_keeps_the_method(mutag, tmp_path):

@@ -221,8 +221,10 @@ def test_nothing_to_read_is_named(tmp_path):
     with pytest.raises(WeglError, match=rf"there are no embeddings in {tmp_path}/nowhere: give a run folder"):
         read_embeddings(str(tmp_path / "nowhere"))
     RunFolder(str(tmp_path)).claim("")
-    with pytest.raises(WeglError, match=rf"there are no embeddings in {tmp_path}/data"):
+    with pytest.raises(WeglError, match=rf"the run in {tmp_path} has not finished: run the job again$"):
         read_embeddings(str(tmp_path))
+    with pytest.raises(WeglError, match=rf"there are no embeddings in {tmp_path}/data"):
+        read_embeddings(str(tmp_path), allow_unfinished=True)
 
 
 def test_damaged_and_foreign_parts_are_named(tmp_path):

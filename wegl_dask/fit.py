@@ -14,7 +14,7 @@ from wegl_dask.errors import JobFileError
 from wegl_dask.features import default_features
 from wegl_dask.fitting import largest_sample, needs_scatter, needs_sketch, sample_shares
 from wegl_dask.graphs import IntArray
-from wegl_dask.ingest import ShardCensus, plan_fingerprint
+from wegl_dask.ingest import ShardCensus, plan_fingerprint, require_columns
 from wegl_dask.job_checks import MODEL_KEYS
 from wegl_dask.memory import (
     Extent,
@@ -116,11 +116,7 @@ def prepare_fit(spec: JobSpec, census: ShardCensus) -> Fit:
         width = settings.build().width
     except ValueError as error:
         raise JobFileError(str(error)) from error
-    if spec.projection.components is not None and spec.projection.components > width:
-        raise JobFileError(
-            f"projection.components = {spec.projection.components}, and the node embeddings have {width} columns: "
-            f"set it to {width} at most"
-        )
+    require_columns(spec, width)
     train = spec.projection.fit_on == "train"
     n_graphs = census.total("train_graphs" if train else "graphs")
     if not n_graphs:

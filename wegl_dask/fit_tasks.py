@@ -224,7 +224,7 @@ def write_projection(
                 nodes, columns, merged, standardize=standardize, components=components, sketch=sketch
             )
         except ValueError as error:
-            raise JobFileError(str(error)) from error
+            raise JobFileError(f"{error}; run the corrected job with --overwrite") from error
         arrays = {
             "mean": projection.mean,
             "scale": projection.scale,

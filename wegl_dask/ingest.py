@@ -221,11 +221,21 @@ def check_plan(spec: JobSpec, plan: SourcePlan) -> None:
             'projection.fit_on = "train" needs graphs with a split, and the source names none: '
             'name its column, or set projection.fit_on = "all"'
         )
-    features = spec.nodes.features or default_features(plan.schema)
     try:
-        build_features(plan.schema, features, max_degree=0, degree_clip=0, embedding_width=1, seed=0)
+        features = build_features(
+            plan.schema,
+            spec.nodes.features or default_features(plan.schema),
+            # As if there were all degrees: which there are is known when the graphs have been read.
+            max_degree=spec.nodes.degree_clip,
+            degree_clip=spec.nodes.degree_clip,
+            embedding_width=spec.nodes.atom_embedding_width,
+            seed=spec.seed,
+        )
     except ValueError as error:
         raise JobFileError(str(error)) from error
+    require_columns(
+        spec, features.n_features * (spec.diffusion.layers + 1 if spec.diffusion.pooling == "concat" else 1)
+    )
     tables = {"attributes": plan.schema.edge_attribute_width, "labels": len(plan.schema.edge_category_counts)}
     wanted = spec.edges.features
     if wanted in tables and not tables[wanted]:
@@ -233,6 +243,15 @@ def check_plan(spec: JobSpec, plan: SourcePlan) -> None:
     if wanted == "weight" and plan.schema.edge_attribute_width != 1:
         raise JobFileError(
             f'edges.features = "weight" needs one attribute an edge; this source has {plan.schema.edge_attribute_width}'
+        )
+
+
+def require_columns(spec: JobSpec, width: int) -> None:
+    """Refuse a PCA that is to have more components than the node embeddings have columns."""
+    if spec.projection.components is not None and spec.projection.components > width:
+        raise JobFileError(
+            f"projection.components = {spec.projection.components}, and the node embeddings have {width} columns: "
+            f"set it to {width} at most"
         )
 
 

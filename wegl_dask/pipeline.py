@@ -301,7 +301,7 @@ def finish(
     embedded = [*(record for record in others if record.stage == "embed"), *records.values()]
     kept = [model, *others, *census.records.values(), *records.values()]
     folder.remove_scratch()
-    folder.keep_only([*plans, *kept])
+    removed = folder.keep_only([*plans, *kept])
     # What workers have begun that did not live to end it.
     folder.clean_temporary()
     if not run.spec.output.keep_graphs:
@@ -323,7 +323,7 @@ def finish(
             plans=plans,
         )
         folder.mark_success()
-    notes = (*notes, *_removed(folder, there, plans, own))
+    notes = (*notes, *_undone(folder, there, plans, own), *_strangers(removed, there))
     if others:
         rows = sum(record.rows("data") for record in embedded)
         notes = (
@@ -333,7 +333,7 @@ def finish(
     return summarize(run, census, notes=notes, model=model, records=records)
 
 
-def _removed(
+def _undone(
     folder: RunFolder, records: Sequence[PartRecord], plans: Sequence[PartRecord], own: Sequence[PartRecord]
 ) -> Iterator[str]:
     """Say what of other plans was removed at the end of a run, and how it is made again."""
@@ -343,6 +343,14 @@ def _removed(
         yield f"an append that was not finished was undone: {again}"
     if lost := unplanned_shards(records) - {record.index for record in own}:
         yield f"{counted(len(lost), 'part')} without the record of a plan removed: if it was an append's, {again}"
+
+
+def _strangers(removed: Sequence[str], records: Sequence[PartRecord]) -> Iterator[str]:
+    """Say which parts were removed that no record vouched for: somebody may have put them there."""
+    recorded = {path for record in records for path in (record.path, *(file.path for file in record.files))}
+    if strangers := sorted(set(removed) - recorded):
+        more = f" and {len(strangers) - 1} more" if len(strangers) > 1 else ""
+        yield f"removed, being of no record of this run: {strangers[0]}{more}"
 
 
 def _but(records: Sequence[PartRecord], own: Sequence[PartRecord]) -> list[PartRecord]:

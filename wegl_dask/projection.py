@@ -210,7 +210,7 @@ def fit_projection(
         directions, products = sketch
         axes, spectrum = _sketched_axes(directions, products / moments.count)
         total = float((variance[covered] * factors**2).sum())
-    rank = int((spectrum > spectrum[0] * RANK_TOLERANCE).sum()) if spectrum.size and spectrum[0] > 0 else 0
+    rank = int((spectrum > spectrum[0] * RANK_TOLERANCE).sum()) if spectrum.size and spectrum[0] > 0 < total else 0
     if not rank:
         raise ValueError(
             "the node embeddings do not vary, so that there are no principal components: choose nodes.features that tell "
@@ -259,8 +259,10 @@ def _principal_axes(
         total = float(np.trace(scaled))
         values, vectors = _largest_eigenpairs(scaled, n_wanted)
         return vectors.T, values, total
-    values, vectors = np.linalg.eigh(moments.deviations / moments.count)
-    factor = (np.sqrt(np.maximum(values, 0.0)) * vectors).T @ (mapping * factors)
+    # The later layers of "concat" can be a billion times as large as the first, which would be lost beside them.
+    spread = np.sqrt(np.where(moments.variance > 0, moments.variance, 1.0))
+    values, vectors = np.linalg.eigh(moments.deviations / moments.count / spread / spread[:, None])
+    factor = (np.sqrt(np.maximum(values, 0.0)) * vectors).T @ (mapping * factors * spread[:, None])
     _, singular, axes = np.linalg.svd(factor, full_matrices=False)
     return axes, singular**2, float((singular**2).sum())
 

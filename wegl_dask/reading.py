@@ -174,16 +174,14 @@ def part_names(data: Folder, run: Folder | None, *, allow_unfinished: bool) -> l
     """List the parts in the order of the shards, after checking that all of them are there, in the size they were written."""
     sizes = data.listing()
     by_index = {index: name for name in sizes if (index := part_index(name)) is not None}
+    if run is not None and not allow_unfinished and run.read_if_there(SUCCESS_NAME) is None:
+        there = " or read what is there in Python, with read_embeddings(..., allow_unfinished=True)" if by_index else ""
+        raise WeglError(f"the run in {run.location()} has not finished: run the job again{there and ','}{there}")
     if not by_index:
         raise WeglError(f"there are no embeddings in {data.location()}: give a run folder, or its folder data/")
     if not allow_unfinished:
         expected = set(range(max(by_index) + 1))
         if run is not None:
-            if run.read_if_there(SUCCESS_NAME) is None:
-                raise WeglError(
-                    f"the run in {run.location()} has not finished: run the job again, or read what is there in Python, "
-                    "with read_embeddings(..., allow_unfinished=True)"
-                )
             matches = map(RECORD_NAME.fullmatch, run.listing(RECORD_FOLDER))
             recorded = {int(match["index"]) for match in matches if match and match["stage"] == "embed"}
             strangers = sorted(set(by_index) - recorded) if recorded else []

@@ -222,8 +222,8 @@ class RunFolder(Folder):
         with ThreadPoolExecutor(MAX_REQUESTS) as pool:
             return list(pool.map(self.part_is_intact, records))
 
-    def keep_only(self, records: Iterable[PartRecord]) -> None:
-        """Remove the parts and records of earlier runs, on other input, that are not among `records`.
+    def keep_only(self, records: Iterable[PartRecord]) -> list[str]:
+        """Remove the parts and records of earlier runs, on other input, that are not among `records`: the paths of those.
 
         Only names that this package writes are removed, and never the scratch folder or the model.
         """
@@ -239,6 +239,7 @@ class RunFolder(Folder):
         # Records go first: one that is there vouches for its files.
         remove_all(self, [path for path in extra if path.startswith(f"{RECORD_FOLDER}/")])
         remove_all(self, [path for path in extra if not path.startswith(f"{RECORD_FOLDER}/")])
+        return extra
 
     def _finished_one(self, stage: str, index: int, expected_input: str) -> PartRecord | None:
         record = self.record(stage, index)

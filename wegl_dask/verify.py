@@ -118,7 +118,8 @@ def _check_manifest(folder: RunFolder, records: Sequence[PartRecord]) -> Iterato
     try:
         listed = {PartRecord.from_json(entry).path for entry in folder.read_manifest()["records"]}
     except (WeglError, ValueError, KeyError, TypeError) as error:
-        yield Problem(MANIFEST_NAME, f"damaged: {error!r}")
+        what = error.__cause__ if isinstance(error, WeglError) else repr(error)
+        yield Problem(MANIFEST_NAME, f"damaged: {what or error}")
         listed = set()
     for path in sorted(listed - whole):
         yield Problem(path, f"missing or damaged, but listed in {MANIFEST_NAME}")

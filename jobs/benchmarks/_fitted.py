@@ -4,8 +4,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-
 from wegl_dask.fit import fit_model, prepare_fit
 from wegl_dask.graphs import GraphBatch, concatenate
 from wegl_dask.ingest import ingest, plan_source
@@ -43,21 +41,11 @@ def job(name: str, data: Path, output: Path | str, **tables: Mapping[str, Any]) 
 
 def fit(spec: JobSpec, n_graphs: int | None = None) -> tuple[Model, GraphBatch]:
     """Fit to all graphs of a job's source: the model, and the graphs (the first of every shard, `n_graphs` in all)."""
-    return fit_with_rows(spec, n_graphs)[:2]
-
-
-def fit_with_rows(spec: JobSpec, n_graphs: int | None = None) -> tuple[Model, GraphBatch, pa.Table]:
-    """Fit as `fit` does: the model, the graphs, and what is known of each, see `wegl_dask.shards.Shard.rows`."""
     with trial_run(spec, Progress) as run:
         census = ingest(run, plan_source(run))
         fit_model(run, prepare_fit(run.spec, census))
         model = Model.from_files(*run.folder.read_model())
-        shards = [read_graphs(run.folder, shard, census.graph_fingerprint(shard)) for shard in census.records]
-    total = sum(shard.graphs.n_graphs for shard in shards)
+        graphs = [read_graphs(run.folder, shard, census.graph_fingerprint(shard)).graphs for shard in census.records]
+    total = sum(batch.n_graphs for batch in graphs)
     share = 1.0 if n_graphs is None else min(1.0, n_graphs / total)
-    taken = [max(1, round(share * shard.graphs.n_graphs)) for shard in shards]
-    return (
-        model,
-        concatenate([shard.graphs.slice(0, n) for shard, n in zip(shards, taken, strict=True)]),
-        pa.concat_tables([shard.rows.slice(0, n) for shard, n in zip(shards, taken, strict=True)]),
-    )
+    return model, concatenate([batch.slice(0, max(1, round(share * batch.n_graphs))) for batch in graphs])

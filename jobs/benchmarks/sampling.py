@@ -1,27 +1,20 @@
 """Compare references by k-means from a sample of the node embeddings with those from all of them.
 
-What is compared is what k-means minimises, the mean squared distance of all node embeddings of a data set to the nearest
-reference point; and what becomes of it, the area under the ROC curve of random forests on the embeddings. They are trained
-on the graphs of the split "train" and measured on "test", or on four fifths of the graphs and the fifth where there is no
-split. Samples are drawn as a run draws them, a new one for every seed. For example::
+What is compared is what k-means minimises: the mean squared distance of all node embeddings of a data set to the nearest
+reference point. Samples are drawn as a run draws them, a new one for every seed. For example::
 
     python jobs/benchmarks/sampling.py --data data --repeats 8
 """
 
 import time
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
-import pyarrow.compute as pc
-from _fitted import fit_with_rows, job
+from _fitted import fit, job
 from _measure import finish, parser
-from sklearn.ensemble import RandomForestClassifier
-from sklearn.metrics import roc_auc_score
 
 from wegl_dask.canonical import squared_distances
 from wegl_dask.fitting import draw_points
@@ -35,8 +28,6 @@ NAMES = ("ogbg-molhiv", "REDDIT-BINARY")
 SIZES = (None, NODES_A_POINT, NODES_A_POINT // 10)
 """Node embeddings in a sample for each reference point; None is all of them."""
 
-TREES = 100
-
 BLOCK = 65_536
 
 
@@ -49,14 +40,13 @@ def main() -> None:
     arguments = options.parse_args()
     names = [arguments.only] if arguments.only else NAMES
     found = {
-        name: measure(*fit_with_rows(job(name, arguments.data, "unused"), arguments.graphs), arguments.repeats)
-        for name in names
+        name: measure(*fit(job(name, arguments.data, "unused"), arguments.graphs), arguments.repeats) for name in names
     }
     result = {"benchmark": "sampling", "data_sets": found}
     finish(result, describe(result), arguments)
 
 
-def measure(model: Model, graphs: GraphBatch, rows: pa.Table, repeats: int) -> dict[str, Any]:
+def measure(model: Model, graphs: GraphBatch, repeats: int) -> dict[str, Any]:
     """Take references from samples of every size, `repeats` of each."""
     n_points = graphs.n_nodes + graphs.n_graphs * model.points.nodes.virtual_node
     every = draw_points(model.points, graphs, n_points, np.random.default_rng(0)).astype(KMEANS_DTYPE)
@@ -68,7 +58,7 @@ def measure(model: Model, graphs: GraphBatch, rows: pa.Table, repeats: int) -> d
         size = None if each is None else each * model.n_points
         if size is not None and size >= n_points:
             continue
-        distances, areas, seconds = [], [], []
+        distances, seconds = [], []
         for seed in range(repeats):
             points = every
             if size is not None:
@@ -77,14 +67,10 @@ def measure(model: Model, graphs: GraphBatch, rows: pa.Table, repeats: int) -> d
             reference = kmeans(points, seed=seed)
             seconds.append(time.perf_counter() - started)
             distances.append(mean_squared_distance(every, reference))
-            phi = np.concatenate([found.phi for found in replace(model, reference=reference).embed(graphs)])
-            areas.append(area_under_curve(phi, rows, seed))
         samples["all" if each is None else str(each)] = {
             "nodes": n_points if size is None else size,
             "mean_squared_distance": float(f"{np.mean(distances):.5g}"),
             "standard_deviation": float(f"{np.std(distances, ddof=1):.2g}") if repeats > 1 else None,
-            "roc_auc": round(float(np.mean(areas)), 4),
-            "roc_auc_standard_deviation": round(float(np.std(areas, ddof=1)), 4) if repeats > 1 else None,
             "seconds": round(float(np.median(seconds)), 2),
         }
     return {"nodes": n_points, "reference_points": model.n_points, "repeats": repeats, "samples": samples}
@@ -96,30 +82,15 @@ def mean_squared_distance(points: npt.NDArray[np.float32], reference: npt.NDArra
     return sum(float(squared_distances(block, reference).min(axis=1).sum()) for block in blocks) / len(points)
 
 
-def area_under_curve(phi: npt.NDArray[np.float64], rows: pa.Table, seed: int) -> float:
-    """Train a random forest on some embeddings and measure it on others: ROC-AUC."""
-    y, split = rows.column("label").to_numpy(), rows.column("split")
-    if split.null_count == len(split):
-        test = np.random.default_rng(0).permutation(len(y)) % 5 == 0
-        train = ~test
-    else:
-        train, test = (pc.equal(split, name).to_numpy() for name in ("train", "test"))
-    forest = RandomForestClassifier(TREES, random_state=seed, n_jobs=-1).fit(phi[train], y[train])
-    return float(roc_auc_score(y[test], forest.predict_proba(phi[test])[:, 1]))
-
-
 def describe(result: dict[str, Any]) -> str:
     """Render the result as a table."""
-    lines = [
-        f"{'':16}{'N':>5}{'sample':>11}{'mean squared distance':>24}{'+-':>9}{'ROC-AUC':>10}{'+-':>8}{'k-means, s':>12}"
-    ]
+    lines = [f"{'':16}{'N':>5}{'sample':>11}{'mean squared distance':>24}{'+-':>9}{'k-means, s':>12}"]
     for name, one in result["data_sets"].items():
         for sample in one["samples"].values():
-            deviations = (sample["standard_deviation"], sample["roc_auc_standard_deviation"])
-            of_distance, of_area = ("" if value is None else value for value in deviations)
+            deviation = sample["standard_deviation"]
             lines.append(
                 f"{name:16}{one['reference_points']:5}{sample['nodes']:11,}"
-                f"{sample['mean_squared_distance']:24.5g}{of_distance:>9}{sample['roc_auc']:10.4f}{of_area:>8}"
+                f"{sample['mean_squared_distance']:24.5g}{deviation if deviation is not None else '':>9}"
                 f"{sample['seconds']:12.2f}"
             )
     return "\n".join(lines)

@@ -241,7 +241,7 @@ def test_without_graphs_a_damaged_part_costs_the_ingest_of_its_shard_alone(
 def test_parts_of_no_shard_are_removed_and_strangers_left_alone(finished, undisturbed, run, job_of, same_bytes):
     shutil.copy(finished / "data" / "part-00000.parquet", finished / "data" / "part-00099.parquet")
     (finished / "data" / "notes.txt").write_text("mine")
-    run(job_of(finished))
+    assert run(job_of(finished)).notes[-1] == "removed, being of no record of this run: data/part-00099.parquet"
     assert (finished / "data" / "notes.txt").read_text() == "mine"
     (finished / "data" / "notes.txt").unlink()
     assert same_bytes(finished, undisturbed)

@@ -11,6 +11,9 @@ import click
 from wegl_dask.errors import JobFileError
 from wegl_dask.progress import Progress, counted, note
 
+OTHER_ENDINGS = {".csv", ".tsv", ".txt", ".json", ".xlsx"}
+"""Of files that a Parquet file would be taken for."""
+
 
 @click.command(short_help="List the nearest graphs of a graph.")
 @click.argument("out")
@@ -58,6 +61,10 @@ def neighbours(out: str, graph_ids: tuple[str, ...], *, every: bool, output: str
         raise JobFileError(f"{output} cannot be written: there is no folder {target.parent}")
     if target is not None and target.exists() and not target.is_file():
         raise JobFileError(f"{output} cannot be written: it is no file, and a new file would take its place")
+    if target is not None and target.suffix.lower() in OTHER_ENDINGS:
+        raise JobFileError(
+            f"{output} would be a Parquet file: give it a name that ends in .parquet, or print a table > {output}"
+        )
     found = find_neighbours(out, None if every else graph_ids, progress=partial(Progress, brief=True), **options)
     if not every:
         _note_repeated_ids(found)

@@ -99,13 +99,16 @@ def _state(found: "RunStatus | TrainingStatus") -> str:
 def verify(out: str, *, deep: bool) -> None:
     """Check the finished run in the folder OUT: every part is there, whole, and as it was written.
 
-    Every problem is a line of output, and the exit code is 1 if there is any.
+    Every problem is a line of output, and the exit code is 1 if there is any. A run that is under way is refused.
     """
+    from wegl_dask.locks import is_held  # noqa: PLC0415
     from wegl_dask.status import read_status  # noqa: PLC0415
     from wegl_dask.storage import RunFolder  # noqa: PLC0415
     from wegl_dask.verify import verify_run  # noqa: PLC0415
 
     folder = RunFolder(out)
+    if is_held(folder):
+        raise WeglError(f"a run is writing in {folder.location()}: look at it when that has ended")
     problems = verify_run(folder, deep=deep, progress=partial(Progress, brief=True))
     for problem in problems:
         click.echo(str(problem))

@@ -42,7 +42,9 @@ def print_summary(spec: JobSpec, summary: "RunSummary") -> None:
         say("everything was there already: nothing was computed")
     stages = ", ".join(f"{stage} {format_seconds(seconds)}" for stage, seconds in summary.stage_seconds.items())
     total = sum(summary.stage_seconds.values())
-    speed = f", {summary.rows / total:,.0f} graphs/s" if summary.parts_made else ""
+    # Of a run that was continued, or a few parts that were made anew, it would count graphs that were there.
+    is_whole = summary.parts_made >= (2 if embedded else 1) * summary.shards > 0
+    speed = f", {summary.rows / total:,.0f} graphs/s" if is_whole else ""
     say(f"seconds: {stages}; {format_seconds(total)} in all stages{speed}")
     folder = "data" if embedded else "graphs"
     say(f"output: {spec.output.path} ({counted(summary.shards, 'part')} in {folder}/, {format_bytes(summary.n_bytes)})")
