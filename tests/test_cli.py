@@ -412,6 +412,28 @@ def test_a_whole_run_is_verified(call, quickstart, deep):
     assert result.stdout.endswith("every part is there and as it was written\n")
 
 
+def test_the_speed_of_a_run_is_that_of_all_its_graphs_or_none(call, quickstart, tmp_path):
+    shutil.copytree(quickstart.folder / "runs", tmp_path / "runs")
+    (tmp_path / "runs/quickstart/data/part-00002.parquet").unlink()
+    again = call("run", str(Path(__file__).parents[1] / "jobs/quickstart.toml"), "--set", "cluster.workers=1")
+    assert again.exit_code == 0
+    assert "1 part made anew" in again.stdout
+    assert "graphs/s" in quickstart.stdout
+    assert "graphs/s" not in again.stdout
+
+
+def test_of_a_run_that_is_under_way_verify_says_so(call, quickstart, tmp_path):
+    copy = shutil.copytree(quickstart.folder / "runs/quickstart", tmp_path / "copy")
+    with RunFolder(str(copy)).lock():
+        assert call("verify", "copy").exit_code == 0
+        (copy / "_SUCCESS").unlink()
+        result = call("verify", "copy")
+    assert result.exit_code == 1
+    assert result.stdout == "_SUCCESS: missing: the run has not finished\n"
+    said = f"wegl-dask: {copy} has a problem, and a run is writing in it: look at it when that has ended\n"
+    assert result.stderr == said
+
+
 def test_a_deep_check_without_graphs_says_that_embeddings_were_not_computed_anew(call, quickstart, tmp_path):
     copy = shutil.copytree(quickstart.folder / "runs/quickstart", tmp_path / "copy")
     shutil.rmtree(copy / "graphs")

@@ -275,6 +275,7 @@ def test_the_command_lists_pairs_and_counts_them_aside(embedded_run):
     [
         (["--graph-id", "none"], "has the id 'none'", 1),
         (["--graph-id", os.fsdecode(b"\xff")], r"the id '\udcff' is not UTF-8 text", 1),
+        (["--all", "-o", "all.CSV"], "all.CSV would be a Parquet file: give it a name that ends in .parquet", 2),
         ([], "give --graph-id, once or several times, or --all", 2),
         (["--all", "--graph-id", "g0"], "give --graph-id, once or several times, or --all", 2),
     ],

@@ -221,6 +221,7 @@ def test_a_damaged_manifest_is_reported(run):
         run.write("manifest.json", content)
         (problem,) = found(run)
         assert problem.startswith("manifest.json: damaged: ")
+        assert "WeglError" not in problem
 
 
 @pytest.mark.parametrize(("name", "others"), [("plan-00000", [NO_PLAN]), ("run", [])])

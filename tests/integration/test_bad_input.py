@@ -339,6 +339,20 @@ def test_components_beyond_the_rank_are_refused_with_the_rank(wegl, tu_job):
     result = wegl(tu_job(tables={"projection": {"components": 3}}))
     assert result.code == 2
     assert "the node embeddings vary in 2 directions only" in result.line
+    assert result.line.endswith("run the corrected job with --overwrite")
+
+
+def test_components_beyond_the_columns_are_refused_before_a_graph_is_read(wegl, mutag_job, out, job_file):
+    job = mutag_job(projection={"components": 20})
+    said = "components = 20, and the node embeddings have 7 columns: set it to 7 at most"
+    checked = CliRunner().invoke(main, ["check", str(job_file(job))])
+    assert checked.exit_code == 2
+    assert said in checked.stderr
+    result = wegl(job)
+    assert result.code == 2
+    assert said in result.line
+    assert not (out / "graphs").exists()
+    assert wegl(mutag_job(projection={"components": 7})).code == 0
 
 
 def test_a_scatter_matrix_that_is_too_large_is_refused_with_its_size(wegl, mutag_job):

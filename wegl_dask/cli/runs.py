@@ -99,7 +99,7 @@ def _state(found: "RunStatus | TrainingStatus") -> str:
 def verify(out: str, *, deep: bool) -> None:
     """Check the finished run in the folder OUT: every part is there, whole, and as it was written.
 
-    Every problem is a line of output, and the exit code is 1 if there is any. A run that is under way is refused.
+    Every problem is a line of output, and the exit code is 1 if there is any.
     """
     from wegl_dask.locks import is_held  # noqa: PLC0415
     from wegl_dask.status import read_status  # noqa: PLC0415
@@ -107,13 +107,15 @@ def verify(out: str, *, deep: bool) -> None:
     from wegl_dask.verify import verify_run  # noqa: PLC0415
 
     folder = RunFolder(out)
-    if is_held(folder):
-        raise WeglError(f"a run is writing in {folder.location()}: look at it when that has ended")
     problems = verify_run(folder, deep=deep, progress=partial(Progress, brief=True))
     for problem in problems:
         click.echo(str(problem))
     if problems:
         count = f"{len(problems)} problems" if len(problems) > 1 else "a problem"
+        if is_held(folder):
+            raise WeglError(
+                f"{folder.location()} has {count}, and a run is writing in it: look at it when that has ended"
+            )
         how = _mending(read_status(folder), [problem.path for problem in problems])
         raise WeglError(
             f"{folder.location()} has {count}: {how}, which makes anew what is missing or damaged. A part with "
