@@ -175,8 +175,10 @@ def part_names(data: Folder, run: Folder | None, *, allow_unfinished: bool) -> l
     sizes = data.listing()
     by_index = {index: name for name in sizes if (index := part_index(name)) is not None}
     if run is not None and not allow_unfinished and run.read_if_there(SUCCESS_NAME) is None:
-        there = " or read what is there in Python, with read_embeddings(..., allow_unfinished=True)" if by_index else ""
-        raise WeglError(f"the run in {run.location()} has not finished: run the job again{there and ','}{there}")
+        other_way = ", or read what is there in Python, with read_embeddings(..., allow_unfinished=True)"
+        raise WeglError(
+            f"the run in {run.location()} has not finished: run the job again{other_way if by_index else ''}"
+        )
     if not by_index:
         raise WeglError(f"there are no embeddings in {data.location()}: give a run folder, or its folder data/")
     if not allow_unfinished:
