@@ -15,6 +15,7 @@ import threading
 import time
 from pathlib import Path
 
+import fsspec
 import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
@@ -432,6 +433,18 @@ def test_of_a_run_that_is_under_way_verify_says_so(call, quickstart, tmp_path):
     assert result.stdout == "_SUCCESS: missing: the run has not finished\n"
     said = f"wegl-dask: {copy} has a problem, and a run is writing in it: look at it when that has ended\n"
     assert result.stderr == said
+
+
+def test_of_a_run_on_a_store_that_nobody_holds_verify_says_what_to_do(call, quickstart):
+    store = fsspec.filesystem("memory")
+    store.put(str(quickstart.folder / "runs/quickstart"), "/unheld", recursive=True)
+    try:
+        store.rm("/unheld/_SUCCESS")
+        result = call("verify", "memory://unheld")
+    finally:
+        store.rm("/unheld", recursive=True)
+    assert result.exit_code == 1
+    assert "memory://unheld has a problem: run the job again" in result.stderr
 
 
 def test_a_deep_check_without_graphs_says_that_embeddings_were_not_computed_anew(call, quickstart, tmp_path):

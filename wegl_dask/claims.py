@@ -13,6 +13,7 @@ from wegl_dask.checksums import sealed, unsealed
 from wegl_dask.errors import JobFileError, OtherJobError
 from wegl_dask.folders import TEMPORARY_PREFIX, Folder
 from wegl_dask.locks import LOCK_NAME
+from wegl_dask.progress import listed
 from wegl_dask.records import (
     PART_FOLDERS,
     PART_NAME,
@@ -161,7 +162,7 @@ def examine(folder: Folder, job_toml: str, *, overwrite: bool = False) -> tuple[
         return old_toml, []
     changes = _changes(folder, old_toml, job_toml)
     if changes and _has_made_something(folder):
-        raise OtherJobError(f"{folder.location()} holds the run of a different job ({_some(changes, 6, '; ')})")
+        raise OtherJobError(f"{folder.location()} holds the run of a different job ({listed(changes, 6, '; ')})")
     versions = _earlier_versions(folder)
     return (None, []) if changes else (old_toml, versions)
 
@@ -246,7 +247,7 @@ def _refuse_strangers(folder: Folder) -> None:
     strangers = sorted(name for name in folder.listing() if not name.startswith("."))
     if strangers:
         raise JobFileError(
-            f"{folder.location()} is not a run folder: it has no {JOB_NAME}, but it holds {_some(strangers)}. Choose a new "
+            f"{folder.location()} is not a run folder: it has no {JOB_NAME}, but it holds {listed(strangers)}. Choose a new "
             "or an empty folder for output.path"
         )
 
@@ -299,8 +300,3 @@ def _flatten(table: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any]
 
 def _show(keys: Mapping[str, Any], key: str) -> str:
     return json.dumps(keys[key], ensure_ascii=False, default=str) if key in keys else "not set"
-
-
-def _some(names: list[str], shown: int = 3, separator: str = ", ") -> str:
-    more = f" and {len(names) - shown} more" if len(names) > shown else ""
-    return separator.join(names[:shown]) + more

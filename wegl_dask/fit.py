@@ -11,10 +11,9 @@ import numpy as np
 from wegl_dask import fit_tasks
 from wegl_dask.checksums import fingerprint
 from wegl_dask.errors import JobFileError
-from wegl_dask.features import default_features
 from wegl_dask.fitting import largest_sample, needs_scatter, needs_sketch, sample_shares
 from wegl_dask.graphs import IntArray
-from wegl_dask.ingest import ShardCensus, plan_fingerprint, require_columns
+from wegl_dask.ingest import ShardCensus, node_settings, plan_fingerprint
 from wegl_dask.job_checks import MODEL_KEYS
 from wegl_dask.memory import (
     Extent,
@@ -96,27 +95,7 @@ def prepare_fit(spec: JobSpec, census: ShardCensus) -> Fit:
         If a feature is asked for that the graphs lack, there are no training graphs, or more principal components are
         asked for than there are features.
     """
-    schema = census.plan.schema
-    features = spec.nodes.features or default_features(schema)
-    edge_features = spec.edges.features or ("labels" if schema.edge_category_counts else "none")
-    settings = NodeSettings(
-        schema=schema,
-        features=tuple(features),
-        max_degree=max(census.degrees, default=0),
-        degree_clip=spec.nodes.degree_clip,
-        embedding_width=spec.nodes.atom_embedding_width,
-        seed=spec.seed,
-        edge_features=edge_features,
-        virtual_node=spec.nodes.virtual_node,
-        layers=spec.diffusion.layers,
-        pooling=spec.diffusion.pooling,
-        device=spec.cluster.device,
-    )
-    try:
-        width = settings.build().width
-    except ValueError as error:
-        raise JobFileError(str(error)) from error
-    require_columns(spec, width)
+    settings = node_settings(spec, census.plan.schema, max_degree=max(census.degrees, default=0))
     train = spec.projection.fit_on == "train"
     n_graphs = census.total("train_graphs" if train else "graphs")
     if not n_graphs:
@@ -124,8 +103,8 @@ def prepare_fit(spec: JobSpec, census: ShardCensus) -> Fit:
     n_nodes = census.total("train_nodes" if train else "nodes") + spec.nodes.virtual_node * n_graphs
     chosen = spec.model_copy(
         update={
-            "nodes": spec.nodes.model_copy(update={"features": list(features)}),
-            "edges": spec.edges.model_copy(update={"features": edge_features}),
+            "nodes": spec.nodes.model_copy(update={"features": list(settings.features)}),
+            "edges": spec.edges.model_copy(update={"features": settings.edge_features}),
         }
     )
     return Fit(
@@ -133,7 +112,7 @@ def prepare_fit(spec: JobSpec, census: ShardCensus) -> Fit:
         census=census,
         settings=settings,
         n_points=1 if spec.reference.kind == "origin" else spec.reference.points or n_nodes // n_graphs,
-        dimension=spec.projection.components or width,
+        dimension=spec.projection.components or settings.build().width,
         n_graphs=n_graphs,
         n_nodes=n_nodes,
     )

@@ -11,11 +11,12 @@ from wegl_dask import tasks
 from wegl_dask.checksums import fingerprint
 from wegl_dask.claims import remove_all
 from wegl_dask.errors import JobFileError, OtherInputError, SourceError, TooManyRejectedError
-from wegl_dask.features import build_features, default_features, used_attributes
+from wegl_dask.features import default_features, used_attributes
 from wegl_dask.folders import Folder
 from wegl_dask.given_model import GivenModel
-from wegl_dask.graphs import UsedAttributes
+from wegl_dask.graphs import GraphSchema, UsedAttributes
 from wegl_dask.known_rows import KnownRows
+from wegl_dask.points import NodeSettings
 from wegl_dask.progress import shortened
 from wegl_dask.records import PartRecord
 from wegl_dask.run import Run
@@ -221,21 +222,8 @@ def check_plan(spec: JobSpec, plan: SourcePlan) -> None:
             'projection.fit_on = "train" needs graphs with a split, and the source names none: '
             'name its column, or set projection.fit_on = "all"'
         )
-    try:
-        features = build_features(
-            plan.schema,
-            spec.nodes.features or default_features(plan.schema),
-            # As if there were all degrees: which there are is known when the graphs have been read.
-            max_degree=spec.nodes.degree_clip,
-            degree_clip=spec.nodes.degree_clip,
-            embedding_width=spec.nodes.atom_embedding_width,
-            seed=spec.seed,
-        )
-    except ValueError as error:
-        raise JobFileError(str(error)) from error
-    require_columns(
-        spec, features.n_features * (spec.diffusion.layers + 1 if spec.diffusion.pooling == "concat" else 1)
-    )
+    # As if there were all degrees: which there are is known when the graphs have been read.
+    node_settings(spec, plan.schema, max_degree=spec.nodes.degree_clip)
     tables = {"attributes": plan.schema.edge_attribute_width, "labels": len(plan.schema.edge_category_counts)}
     wanted = spec.edges.features
     if wanted in tables and not tables[wanted]:
@@ -246,13 +234,37 @@ def check_plan(spec: JobSpec, plan: SourcePlan) -> None:
         )
 
 
-def require_columns(spec: JobSpec, width: int) -> None:
-    """Refuse a PCA that is to have more components than the node embeddings have columns."""
+def node_settings(spec: JobSpec, schema: GraphSchema, *, max_degree: int) -> NodeSettings:
+    """Say what the node embeddings of a job are made of, what it leaves to the graphs filled in.
+
+    Raises
+    ------
+    JobFileError
+        If a feature is asked for that the graphs lack, or more principal components than there are columns.
+    """
+    settings = NodeSettings(
+        schema=schema,
+        features=tuple(spec.nodes.features or default_features(schema)),
+        max_degree=max_degree,
+        degree_clip=spec.nodes.degree_clip,
+        embedding_width=spec.nodes.atom_embedding_width,
+        seed=spec.seed,
+        edge_features=spec.edges.features or ("labels" if schema.edge_category_counts else "none"),
+        virtual_node=spec.nodes.virtual_node,
+        layers=spec.diffusion.layers,
+        pooling=spec.diffusion.pooling,
+        device=spec.cluster.device,
+    )
+    try:
+        width = settings.build().width
+    except ValueError as error:
+        raise JobFileError(str(error)) from error
     if spec.projection.components is not None and spec.projection.components > width:
         raise JobFileError(
             f"projection.components = {spec.projection.components}, and the node embeddings have {width} columns: "
             f"set it to {width} at most"
         )
+    return settings
 
 
 def ingest(

@@ -36,7 +36,7 @@ from wegl_dask.locks import refuse_held
 from wegl_dask.memory import FORKED, STARTED_ANEW, require_fitting
 from wegl_dask.performance import performance_report, require_bokeh
 from wegl_dask.plans import restore_plans, unplanned_shards
-from wegl_dask.progress import Progress, counted
+from wegl_dask.progress import Progress, counted, listed
 from wegl_dask.records import PartRecord
 from wegl_dask.run import Run
 from wegl_dask.scheduler_client import require_packages
@@ -349,8 +349,7 @@ def _strangers(removed: Sequence[str], records: Sequence[PartRecord]) -> Iterato
     """Say which parts were removed that no record vouched for: somebody may have put them there."""
     recorded = {path for record in records for path in (record.path, *(file.path for file in record.files))}
     if strangers := sorted(set(removed) - recorded):
-        more = f" and {len(strangers) - 1} more" if len(strangers) > 1 else ""
-        yield f"removed, being of no record of this run: {strangers[0]}{more}"
+        yield f"removed, being of no record of this run: {listed(strangers, 1)}"
 
 
 def _but(records: Sequence[PartRecord], own: Sequence[PartRecord]) -> list[PartRecord]:

@@ -7,7 +7,7 @@ import shutil
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Self, TextIO
 
@@ -211,6 +211,18 @@ def counted(number: int, noun: str) -> str:
     ('1 pair', '1,200 pairs')
     """
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def listed(names: Sequence[str], shown: int = 3, separator: str = ", ") -> str:
+    """Name the first few, and say how many there are besides.
+
+    Examples
+    --------
+    >>> listed(["a", "b"]), listed(["a", "b", "c"], 1)
+    ('a, b', 'a and 2 more')
+    """
+    more = f" and {len(names) - shown} more" if len(names) > shown else ""
+    return separator.join(names[:shown]) + more
 
 
 def one_line(text: str) -> str:

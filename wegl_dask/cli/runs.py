@@ -101,7 +101,6 @@ def verify(out: str, *, deep: bool) -> None:
 
     Every problem is a line of output, and the exit code is 1 if there is any.
     """
-    from wegl_dask.locks import is_held  # noqa: PLC0415
     from wegl_dask.status import read_status  # noqa: PLC0415
     from wegl_dask.storage import RunFolder  # noqa: PLC0415
     from wegl_dask.verify import verify_run  # noqa: PLC0415
@@ -112,11 +111,12 @@ def verify(out: str, *, deep: bool) -> None:
         click.echo(str(problem))
     if problems:
         count = f"{len(problems)} problems" if len(problems) > 1 else "a problem"
-        if is_held(folder):
+        found = read_status(folder)
+        if found.state == "running":
             raise WeglError(
                 f"{folder.location()} has {count}, and a run is writing in it: look at it when that has ended"
             )
-        how = _mending(read_status(folder), [problem.path for problem in problems])
+        how = _mending(found, [problem.path for problem in problems])
         raise WeglError(
             f"{folder.location()} has {count}: {how}, which makes anew what is missing or damaged. A part with "
             "wrong rows, whose bytes are as they were written, is not made anew before it is removed"
