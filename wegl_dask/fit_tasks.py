@@ -16,7 +16,7 @@ from wegl_dask.accumulation import MomentAccumulator
 from wegl_dask.checksums import fingerprint
 from wegl_dask.errors import JobFileError
 from wegl_dask.fitting import draw_graphs, draw_points, projection_from_moments
-from wegl_dask.graphs import GraphBatch, IntArray
+from wegl_dask.graphs import IntArray
 from wegl_dask.points import NodeSettings, PointEmbedding
 from wegl_dask.projection import Moments, Projection, column_factors, random_directions
 from wegl_dask.records import PartFile, PartRecord, record_path
@@ -28,10 +28,9 @@ from wegl_dask.reference import (
     reference_from_samples,
 )
 from wegl_dask.saved_model import Model, Origin
-from wegl_dask.shards import Shard
 from wegl_dask.spec import JobSpec, ReferenceTable
 from wegl_dask.storage import RunFolder
-from wegl_dask.tasks import ShardTask, is_train, read_graphs, read_plan
+from wegl_dask.tasks import ShardTask, graphs_of_fit, read_graphs, read_plan
 
 
 @dataclass(frozen=True)
@@ -141,7 +140,7 @@ def shard_moments(
 ) -> int:
     """Take the moments of one shard's node embeddings."""
     with folder.recording("moments", task.index, task.input_fingerprint) as part:
-        graphs = _fit_graphs(read_graphs(folder, task.index, task.graphs), train=train)
+        graphs = graphs_of_fit(read_graphs(folder, task.index, task.graphs), train=train)
         columns = folder.read_arrays(seen)["seen"]
         moments = settings.build().moments(graphs, columns, scatter=scatter)
         part.write_arrays("moments", _moments_arrays(moments))
@@ -177,7 +176,7 @@ def shard_sketch(
 ) -> int:
     """Multiply the scatter of one shard's node embeddings with random directions."""
     with folder.recording("sketch", task.index, task.input_fingerprint) as part:
-        graphs = _fit_graphs(read_graphs(folder, task.index, task.graphs), train=train)
+        graphs = graphs_of_fit(read_graphs(folder, task.index, task.graphs), train=train)
         merged = _read_moments(folder, moments)
         products = settings.build().sketch(
             graphs,
@@ -250,7 +249,7 @@ def sample_nodes(
     """Draw some of one shard's points, each as likely as any other, without repeats, and keep them as `dtype`."""
     with folder.recording("sample", task.index, task.input_fingerprint) as part:
         embedding = PointEmbedding(settings.build(), _projection(folder, projection))
-        graphs = _fit_graphs(read_graphs(folder, task.index, task.graphs), train=train)
+        graphs = graphs_of_fit(read_graphs(folder, task.index, task.graphs), train=train)
         points = draw_points(embedding, graphs, task.count, np.random.default_rng([seed, task.index]))
         part.write_arrays("sample", {"points": points.astype(dtype, copy=False)})
         part.note(points=task.count)
@@ -263,7 +262,7 @@ def sample_graphs(
     """Draw some of one shard's graphs, each as likely as any other, and keep their points."""
     with folder.recording("sample", task.index, task.input_fingerprint) as part:
         embedding = PointEmbedding(settings.build(), _projection(folder, projection))
-        graphs = _fit_graphs(read_graphs(folder, task.index, task.graphs), train=train)
+        graphs = graphs_of_fit(read_graphs(folder, task.index, task.graphs), train=train)
         points, counts = draw_graphs(embedding, graphs, task.count, np.random.default_rng([seed, task.index]))
         part.write_arrays("sample", {"points": points, "counts": counts})
         part.note(points=len(points))
@@ -366,12 +365,6 @@ def _all_points(folder: RunFolder, samples: Sequence[PartRecord], dimension: int
         points[start : start + len(block)] = block
         start += len(block)
     return points
-
-
-def _fit_graphs(shard: Shard, *, train: bool) -> GraphBatch:
-    if not train:
-        return shard.graphs
-    return shard.graphs.take(np.flatnonzero(is_train(shard.rows)))
 
 
 @lru_cache(maxsize=2)

@@ -255,6 +255,11 @@ def is_train(rows: pa.Table) -> np.ndarray:
     return np.array([name == "train" for name in rows.column("split").to_pylist()], dtype=bool)
 
 
+def graphs_of_fit(shard: Shard, *, train: bool) -> GraphBatch:
+    """Take the graphs of a shard that a model is fitted to: all, or those of the training split."""
+    return shard.graphs.take(np.flatnonzero(is_train(shard.rows))) if train else shard.graphs
+
+
 @lru_cache(maxsize=2)
 def read_plan(folder: RunFolder, index: int, plan_fingerprint: str) -> SourcePlan:
     """Read the plan of a fingerprint, the job's or an append's; WeglError where there is another."""

@@ -2,6 +2,7 @@
 
 import contextlib
 import hashlib
+import io
 from bisect import bisect_right
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,7 +21,9 @@ from wegl_dask.model_files import MODEL_JSON
 from wegl_dask.progress import Progress, unshown
 from wegl_dask.recomputed import differences
 from wegl_dask.records import PART_FOLDERS, RECORD_FOLDER, RECORD_NAME, PartFile, PartRecord, part_index, part_path
-from wegl_dask.saved_model import Model
+from wegl_dask.refitted import FittedPoints
+from wegl_dask.saved_model import Model, Origin
+from wegl_dask.shards import read_shard
 from wegl_dask.sources.base import REJECTED_SCHEMA, SourcePlan
 from wegl_dask.spec import JobSpec
 from wegl_dask.storage import MANIFEST_NAME, RunFolder
@@ -53,7 +56,8 @@ def verify_run(folder: RunFolder, *, deep: bool = False, progress: Callable[...,
         Look into the rows too: no row of the input, (``source_file``, ``source_row``), occurs twice in data/ and
         rejected/; vectors are finite. Where the graph shards were kept, embeddings come in their order, with their
         ids, and are those that follow from the graphs and the model: all of them are computed anew, in this process,
-        and their plans proven optimal.
+        and their plans proven optimal. In a run without other problems that has fitted its model, the points that this
+        was fitted to have the mean and the variances that it says, see `wegl_dask.refitted`.
     progress : callable
         Makes the progress display from its name and the number of records; nothing is shown by default.
 
@@ -67,7 +71,10 @@ def verify_run(folder: RunFolder, *, deep: bool = False, progress: Callable[...,
     WeglError
         If it is not a run folder, its job file is damaged, or the store cannot be read.
     """
-    return [*_problems(folder, deep=deep, progress=progress)]
+    problems = [*_problems(folder, deep=deep, progress=progress)]
+    if deep and not problems and folder.keeps_graphs():
+        problems += _check_fit(folder, progress)
+    return problems
 
 
 def are_of_append(paths: Iterable[str], shards: Collection[int]) -> bool:
@@ -111,6 +118,21 @@ def _check_job(folder: RunFolder) -> Iterator[Problem]:
         JobSpec.from_toml(folder.job_toml(), where="job")
     except JobFileError as error:
         yield Problem(JOB_NAME, f"not that of a run ({error})")
+
+
+def _check_fit(folder: RunFolder, progress: Callable[..., Progress]) -> Iterator[Problem]:
+    """Compare the model of a whole run with the points that it was fitted to."""
+    shards = [record.index for record in folder.records("moments")]
+    if not shards:
+        return
+    description, arrays = folder.read_model()
+    points = FittedPoints(Model.from_files(description, arrays), Origin.from_description(description))
+    with progress("verify the fit", len(shards)) as shown:
+        for shard in shards:
+            points.add(read_shard(io.BytesIO(folder.read(part_path("graphs", shard)))))
+            shown.update()
+    for what in points.differences():
+        yield Problem(MODEL_JSON, what)
 
 
 def _check_manifest(folder: RunFolder, records: Sequence[PartRecord]) -> Iterator[Problem]:

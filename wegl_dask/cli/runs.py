@@ -94,7 +94,8 @@ def _state(found: "RunStatus | TrainingStatus") -> str:
     "--deep",
     is_flag=True,
     help="Look into the rows too: their order, that none is there twice, and that every embedding is the one that is "
-    "computed anew from graphs/ and model/, with a plan that is proven optimal. Takes as long as the stage embed.",
+    "computed anew from graphs/ and model/, with a plan that is proven optimal. Takes as long as the stage embed. Of a "
+    "model that was fitted here: that its points have the mean and the variances it says.",
 )
 def verify(out: str, *, deep: bool) -> None:
     """Check the finished run in the folder OUT: every part is there, whole, and as it was written.
