@@ -29,6 +29,7 @@ from wegl_dask.records import json_bytes
 from wegl_dask.spec import JobSpec, documented_keys, read_job
 from wegl_dask.stopping import Stopped
 from wegl_dask.storage import RunFolder
+from wegl_dask.version import NUMERICS_VERSION, __version__
 
 REPOSITORY = Path(__file__).parents[1]
 FIRST_COMMANDS = ["run", "check", "plan", "ingest", "init", "status", "verify"]
@@ -371,6 +372,26 @@ def test_the_status_of_a_stopped_run_names_the_missing_parts(call, quickstart, t
     assert lines[0].endswith("copy: stopped; run the job again to go on")
     assert any(line.startswith("embed: 3 of 6 parts") for line in lines)
     assert "  missing: 1-2, 5" in lines
+
+
+def test_a_run_of_other_numerics_is_not_said_to_go_on(call, quickstart, tmp_path):
+    copy = shutil.copytree(quickstart.folder / "runs/quickstart", tmp_path / "copy")
+    versions = {"numerics_version": NUMERICS_VERSION + 1, "package_versions": ["9.1"]}
+    (copy / "records/run.json").write_bytes(json_bytes(sealed(versions)))
+    assert call("status", "copy").stdout.splitlines()[0].endswith("copy: finished")
+    (copy / "records/embed-00001.json").unlink()
+    obstacle = (
+        f"{copy} was written by wegl-dask 9.1, numerics version {NUMERICS_VERSION + 1}; this is {__version__}, numerics "
+        f"version {NUMERICS_VERSION}, which computes other numbers: the run can only be finished with that version. Choose "
+        "another output.path, or clear the folder with --overwrite"
+    )
+    assert call("status", "copy").stdout.splitlines()[0] == f"{copy}: finished; {obstacle}"
+    result = call("verify", "copy")
+    assert result.exit_code == 1
+    assert result.stdout == "records/embed-00001.json: missing or damaged, but listed in manifest.json\n"
+    assert result.stderr.endswith(f"copy has a problem: {obstacle}\n")
+    (copy / "_SUCCESS").unlink()
+    assert call("status", "copy").stdout.splitlines()[0] == f"{copy}: stopped; {obstacle}"
 
 
 def test_the_status_of_a_running_run_has_its_speed(call, quickstart, tmp_path):

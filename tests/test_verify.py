@@ -168,10 +168,21 @@ def test_a_missing_part_is_reported(run):
     assert found(run, deep=True) == ["data/part-00001.parquet: missing", "graphs/part-00002.parquet: missing"]
 
 
-def test_a_missing_record_is_reported(run):
+@pytest.mark.parametrize("stage", ["ingest", "embed"])
+@pytest.mark.parametrize("content", [None, b"{}"])
+def test_a_record_that_is_missing_or_damaged_is_one_problem(run, stage, content):
+    path = f"records/{stage}-00002.json"
+    if content is None:
+        run.remove(path)
+    else:
+        run.write(path, content)
+    assert found(run) == [f"{path}: missing or damaged, but listed in manifest.json"]
+
+
+def test_a_record_that_the_manifest_has_not_either_is_missed_by_its_files(run):
     run.remove("records/embed-00002.json")
+    finish(run)
     assert found(run) == [
-        "records/embed-00002.json: missing or damaged, but listed in manifest.json",
         "data/part-00002.parquet: no record of the part: the shard was not embedded",
         "data/part-00002.parquet: not of this run: no record lists it",
     ]

@@ -163,7 +163,7 @@ def examine(folder: Folder, job_toml: str, *, overwrite: bool = False) -> tuple[
     changes = _changes(folder, old_toml, job_toml)
     if changes and _has_made_something(folder):
         raise OtherJobError(f"{folder.location()} holds the run of a different job ({listed(changes, 6, '; ')})")
-    versions = _earlier_versions(folder)
+    versions = earlier_versions(folder)
     return (None, []) if changes else (old_toml, versions)
 
 
@@ -219,6 +219,33 @@ def changed_keys(old_toml: str, new_toml: str) -> list[str]:
     ]
 
 
+def earlier_versions(folder: Folder) -> list[str]:
+    """Read which versions of this package have written in a folder.
+
+    Raises
+    ------
+    OtherJobError
+        If they compute other numbers, or it cannot be read.
+    """
+    content = folder.read_if_there(RUN_JSON)
+    if content is None:
+        # The run ended between writing job.toml and this file, before any part.
+        return []
+    where = folder.location(RUN_JSON)
+    try:
+        run = unsealed(content)
+        numerics, versions = run["numerics_version"], [str(version) for version in run["package_versions"]]
+    except (ValueError, KeyError, TypeError) as error:
+        raise OtherJobError(f"{where} is damaged ({error!r})") from error
+    if numerics != NUMERICS_VERSION:
+        raise OtherJobError(
+            f"{folder.location()} was written by wegl-dask {', '.join(versions)}, numerics version {numerics}; this is "
+            f"{__version__}, numerics version {NUMERICS_VERSION}, which computes other numbers: the run can only be finished "
+            "with that version"
+        )
+    return versions
+
+
 def _read_job(folder: Folder) -> str | None:
     content = folder.read_if_there(JOB_NAME)
     return None if content is None else content.decode(errors="replace")
@@ -257,26 +284,6 @@ def _changes(folder: Folder, old_toml: str, job_toml: str) -> list[str]:
         return changed_keys(old_toml, job_toml)
     except ValueError as error:
         raise OtherJobError(f"{folder.location(JOB_NAME)} is damaged: {error}") from error
-
-
-def _earlier_versions(folder: Folder) -> list[str]:
-    content = folder.read_if_there(RUN_JSON)
-    if content is None:
-        # The run ended between writing job.toml and this file, before any part.
-        return []
-    where = folder.location(RUN_JSON)
-    try:
-        run = unsealed(content)
-        numerics, versions = run["numerics_version"], [str(version) for version in run["package_versions"]]
-    except (ValueError, KeyError, TypeError) as error:
-        raise OtherJobError(f"{where} is damaged ({error!r})") from error
-    if numerics != NUMERICS_VERSION:
-        raise OtherJobError(
-            f"{folder.location()} was written by wegl-dask {', '.join(versions)}, numerics version {numerics}; this is "
-            f"{__version__}, numerics version {NUMERICS_VERSION}, which computes other numbers: the run can only be finished "
-            "with that version"
-        )
-    return versions
 
 
 def _effective_keys(job_toml: str) -> dict[str, Any]:

@@ -95,7 +95,7 @@ def locked(folder: Folder, *, other: Other = RUN) -> Iterator[Lock]:
 
 
 def is_held(folder: Folder) -> bool:
-    """Whether a run holds the lock of a folder; one that was killed leaves its file behind.
+    """Whether a run holds the lock of a folder that has one; a run that was killed leaves its file behind.
 
     On a disk the file is locked as long as the run lives, on whichever host; where the file system cannot say, and on an
     object store, its holder renews it.

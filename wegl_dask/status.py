@@ -8,6 +8,8 @@ from datetime import datetime, timedelta
 from pathlib import PurePosixPath
 from typing import Any, Literal
 
+from wegl_dask.claims import earlier_versions
+from wegl_dask.errors import OtherJobError
 from wegl_dask.folders import Folder
 from wegl_dask.locks import LOCK_NAME, is_held
 from wegl_dask.plans import appends_under_way, planned_shards
@@ -107,6 +109,8 @@ class RunStatus:
         Whether nothing is missing but what an append that was not finished has still to add.
     appended : frozenset of int
         Shards of appends that were not finished.
+    obstacle : str
+        Why this version of the package cannot go on with the run, and what to do; empty where it can.
     absent : tuple of str
         Files of parts and of the model that records say are there, and are not.
     trainings : tuple of TrainingStatus
@@ -123,6 +127,7 @@ class RunStatus:
     is_refused: bool
     is_append: bool
     appended: frozenset[int]
+    obstacle: str
     absent: tuple[str, ...]
     trainings: tuple[TrainingStatus, ...]
 
@@ -160,9 +165,18 @@ def read_status(folder: RunFolder) -> RunStatus:
         is_refused=n_rows is not None and reasons.total() > _allowed_fraction(job) * n_rows,
         is_append=bool(appended) and not missing - appended,
         appended=appended,
+        obstacle=_obstacle(folder),
         absent=tuple(_absent(folder, records)),
         trainings=tuple(_trainings(folder)),
     )
+
+
+def _obstacle(folder: RunFolder) -> str:
+    try:
+        earlier_versions(folder)
+    except OtherJobError as error:
+        return str(error)
+    return ""
 
 
 def _absent(folder: RunFolder, records: Sequence[PartRecord]) -> Iterator[str]:

@@ -90,14 +90,15 @@ def _problems(folder: RunFolder, *, deep: bool, progress: Callable[..., Progress
     records = folder.records()
     yield from _check_versions(folder)
     yield from _check_job(folder)
+    lost: list[PartRecord] = []
     if folder.has_succeeded():
-        yield from _check_manifest(folder, records)
+        yield from _check_manifest(folder, records, lost)
     else:
         yield Problem("_SUCCESS", "missing: the run has not finished")
-    yield from _check_shards(records)
+    yield from _check_shards(records, lost)
     recorded = {file.path: file for record in records for file in record.files}
     listings = {name: folder.listing(name) for name in {*PART_FOLDERS, *(file.folder for file in recorded.values())}}
-    yield from _check_strangers(listings, recorded)
+    yield from _check_strangers(listings, {*recorded, *(file.path for record in lost for file in record.files)})
     if not keeps_graphs:
         recorded = {path: file for path, file in recorded.items() if file.folder != "graphs"}
     model = None
@@ -135,18 +136,20 @@ def _check_fit(folder: RunFolder, progress: Callable[..., Progress]) -> Iterator
         yield Problem(MODEL_JSON, what)
 
 
-def _check_manifest(folder: RunFolder, records: Sequence[PartRecord]) -> Iterator[Problem]:
+def _check_manifest(folder: RunFolder, records: Sequence[PartRecord], lost: list[PartRecord]) -> Iterator[Problem]:
+    """Compare the records with those in the manifest; what only the manifest has is added to `lost`."""
     whole = {record.path for record in records}
     try:
-        listed = {PartRecord.from_json(entry).path for entry in folder.read_manifest()["records"]}
+        listed = [PartRecord.from_json(entry) for entry in folder.read_manifest()["records"]]
     except (WeglError, ValueError, KeyError, TypeError) as error:
         what = error.__cause__ if isinstance(error, WeglError) else repr(error)
         yield Problem(MANIFEST_NAME, f"damaged: {what or error}")
-        listed = set()
-    for path in sorted(listed - whole):
+        listed = []
+    lost += [record for record in listed if record.path not in whole]
+    for path in sorted(record.path for record in lost):
         yield Problem(path, f"missing or damaged, but listed in {MANIFEST_NAME}")
     there = {f"{RECORD_FOLDER}/{name}" for name in folder.listing(RECORD_FOLDER) if RECORD_NAME.fullmatch(name)}
-    for path in sorted(there - whole - listed):
+    for path in sorted(there - whole - {record.path for record in lost}):
         yield Problem(path, "damaged: it is no whole record")
 
 
@@ -158,8 +161,8 @@ def _check_versions(folder: RunFolder) -> Iterator[Problem]:
         yield Problem(RUN_JSON, f"missing or damaged: {error}")
 
 
-def _check_shards(records: Sequence[PartRecord]) -> Iterator[Problem]:
-    """Compare the shards that were planned, ingested and embedded, and their numbers of rows."""
+def _check_shards(records: Sequence[PartRecord], lost: Sequence[PartRecord]) -> Iterator[Problem]:
+    """Compare the shards that were planned, ingested and embedded, and their numbers of rows; `lost` is reported."""
     planned = {
         cut.shard: cut.n_rows
         for record in records
@@ -169,12 +172,15 @@ def _check_shards(records: Sequence[PartRecord]) -> Iterator[Problem]:
     }
     ingested = {record.index: record for record in records if record.stage == "ingest"}
     embedded = {record.index: record for record in records if record.stage == "embed"}
-    if unplanned := sorted({*ingested, *embedded} - planned.keys()):
+    lost_shards = {stage: {record.index for record in lost if record.stage == stage} for stage in ("ingest", "embed")}
+    unplanned = sorted({*ingested, *embedded} - planned.keys())
+    if unplanned and not any(record.stage == "plan" for record in lost):
         what = f"no record of the plan of {len(unplanned)} shards, of which the first is shard {unplanned[0]}"
         yield Problem(RECORD_FOLDER, what)
     for index in sorted({*planned, *ingested, *embedded}):
         if index not in ingested:
-            yield Problem(part_path("graphs", index), "no record of the shard")
+            if index not in lost_shards["ingest"]:
+                yield Problem(part_path("graphs", index), "no record of the shard")
             continue
         graphs, rejected = ingested[index].rows("graphs"), ingested[index].rows("rejected")
         # Rows that were known before an append are in the input and in other shards.
@@ -185,7 +191,8 @@ def _check_shards(records: Sequence[PartRecord]) -> Iterator[Problem]:
                 f"{graphs} graphs and {rejected} rejected for {planned[index] - known} rows of the input",
             )
         if index not in embedded:
-            yield Problem(part_path("data", index), "no record of the part: the shard was not embedded")
+            if index not in lost_shards["embed"]:
+                yield Problem(part_path("data", index), "no record of the part: the shard was not embedded")
             continue
         rows, rejected = embedded[index].rows("data"), embedded[index].rows("rejected")
         if rows + rejected != graphs:
@@ -194,7 +201,7 @@ def _check_shards(records: Sequence[PartRecord]) -> Iterator[Problem]:
             )
 
 
-def _check_strangers(listings: dict[str, dict[str, int | None]], recorded: dict[str, PartFile]) -> Iterator[Problem]:
+def _check_strangers(listings: dict[str, dict[str, int | None]], recorded: Collection[str]) -> Iterator[Problem]:
     for folder in PART_FOLDERS:
         for name in sorted(listings[folder]):
             if name.startswith(TEMPORARY_PREFIX):

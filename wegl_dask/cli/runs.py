@@ -56,6 +56,9 @@ def status(out: str) -> None:
 
 def _advice(found: "RunStatus") -> str:
     """Say what to do about a run that is not whole."""
+    lacks_parts = any(stage.missing for stage in found.stages)
+    if found.obstacle and (found.state == "stopped" or lacks_parts):
+        return f"; {found.obstacle}"
     if found.state == "stopped" and found.is_refused:
         return (
             "; it has more rejects than source.max_rejected_fraction allows: see what they are, below, and run it again "
@@ -63,7 +66,7 @@ def _advice(found: "RunStatus") -> str:
         )
     if found.state == "stopped":
         return f"; {_going_on(found)} to go on"
-    if found.state == "finished" and any(stage.missing for stage in found.stages):
+    if found.state == "finished" and lacks_parts:
         return "; parts of it are missing: run the job again, which makes them anew"
     return ""
 
@@ -72,6 +75,8 @@ def _mending(found: "RunStatus", paths: "Iterable[str]") -> str:
     """Say what makes files of a run anew that are missing or damaged."""
     from wegl_dask.verify import are_of_append  # noqa: PLC0415
 
+    if found.obstacle:
+        return found.obstacle
     is_append = found.is_append and found.state == "stopped" and are_of_append(paths, found.appended)
     return _going_on(found) if is_append else "run the job again"
 
@@ -117,6 +122,8 @@ def verify(out: str, *, deep: bool) -> None:
             raise WeglError(
                 f"{folder.location()} has {count}, and a run is writing in it: look at it when that has ended"
             )
+        if found.obstacle:
+            raise WeglError(f"{folder.location()} has {count}: {found.obstacle}")
         how = _mending(found, [problem.path for problem in problems])
         raise WeglError(
             f"{folder.location()} has {count}: {how}, which makes anew what is missing or damaged. A part with "
