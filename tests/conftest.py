@@ -385,8 +385,7 @@ def write_embedded_run(embedded, tmp_path_factory):
         model = Model(data.batch.schema, data.model, data.reference, data.step, False, "exact", 0.01, 4_000_000)
         n_graphs = data.batch.n_graphs
         with folder.recording("reference", 0, "x") as part:
-            job = {**model._job(), "seed": 0, "projection": {}}
-            part.write_model(*model.to_files(Origin(job, "", n_graphs, len(data.points))))
+            part.write_model(*model.to_files(Origin({**model._job(), "seed": 0}, "", n_graphs, len(data.points))))
         ids = [f"g{graph}" for graph in range(n_graphs)] if ids is None else ids
         bounds = [n_graphs * shard // n_shards for shard in range(n_shards + 1)]
         for shard, (start, stop) in enumerate(itertools.pairwise(bounds)):
@@ -403,9 +402,6 @@ def write_embedded_run(embedded, tmp_path_factory):
             write_shard(content, data.batch.slice(start, stop), rows, LabelSchema())
             with folder.recording("ingest", shard, "") as part:
                 graphs = part.write("graphs", content.getvalue(), rows=stop - start)
-            with folder.recording("moments", shard, ""):
-                # Their files are gone when a run has ended.
-                pass
             embed_shard(
                 folder,
                 ShardTask(shard, "", graphs.sha256),

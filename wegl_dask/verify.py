@@ -18,6 +18,7 @@ from wegl_dask.errors import JobFileError, WeglError
 from wegl_dask.folders import TEMPORARY_PREFIX, resources_told_apart
 from wegl_dask.known_rows import row_ranges
 from wegl_dask.model_files import MODEL_JSON
+from wegl_dask.plans import planned_shards
 from wegl_dask.progress import Progress, unshown
 from wegl_dask.recomputed import differences
 from wegl_dask.records import PART_FOLDERS, RECORD_FOLDER, RECORD_NAME, PartFile, PartRecord, part_index, part_path
@@ -122,10 +123,11 @@ def _check_job(folder: RunFolder) -> Iterator[Problem]:
 
 
 def _check_fit(folder: RunFolder, progress: Callable[..., Progress]) -> Iterator[Problem]:
-    """Compare the model of a whole run with the points that it was fitted to."""
-    shards = [record.index for record in folder.records("moments")]
-    if not shards:
+    """Compare the model of a whole run, unless it was given, with the points that it was fitted to."""
+    plan, model = (folder.record(stage, 0) for stage in ("plan", "reference"))
+    if plan is None or model is None or JobSpec.from_toml(folder.job_toml()).model.path is not None:
         return
+    shards = sorted(planned_shards(plan))
     description, arrays = folder.read_model()
     points = FittedPoints(Model.from_files(description, arrays), Origin.from_description(description))
     with progress("verify the fit", len(shards)) as shown:

@@ -1,12 +1,15 @@
 """Whole jobs: the same bytes every time, every row accounted for, and values that follow from the files alone."""
 
+import dataclasses
 import json
 
 import numpy as np
 import ot
 import pyarrow.parquet as pq
 import pytest
+from distributed import Client
 
+from wegl_dask import fit_tasks
 from wegl_dask import run as run_module
 from wegl_dask.errors import SourceError, TooManyRejectedError
 from wegl_dask.pipeline import ingest_job
@@ -122,6 +125,28 @@ def test_every_row_is_embedded_or_rejected_once_in_the_order_of_the_input(run, m
     assert set(data.column("source_file").to_pylist()) == {str(molecules)}
     assert (summary.rows, summary.rejected) == (len(good), len(bad))
     assert verify_run(RunFolder(job["output"]["path"]), deep=True) == []
+
+
+def test_a_run_whose_fit_was_wrong_is_found_but_not_one_with_a_model_of_other_graphs(
+    run, mutag_job, tmp_path, monkeypatch
+):
+    fit = fit_tasks.projection_from_moments
+
+    def spoiled(*args, **options):
+        projection = fit(*args, **options)
+        return dataclasses.replace(projection, components=projection.components[::-1])
+
+    monkeypatch.setattr(fit_tasks, "projection_from_moments", spoiled)
+    job = mutag_job("wrong", projection={"components": 2}, nodes={"features": ["labels", "degrees"]})
+    with Client(processes=False, n_workers=1, threads_per_worker=1, dashboard_address=None) as client:
+        run(job, client=client)
+    problems = verify_run(RunFolder(str(tmp_path / "wrong")), deep=True)
+    assert [problem.path for problem in problems] == ["model/model.json"]
+    assert problems[0].what.startswith("the variance of the points it was fitted to differs by ")
+    # In a transform of other graphs the model is as it was given.
+    source = {**job["source"], "max_nodes": 20, "max_rejected_fraction": 0.5}
+    run({"source": source, "model": {"path": str(tmp_path / "wrong")}, "output": {"path": str(tmp_path / "given")}})
+    assert verify_run(RunFolder(str(tmp_path / "given")), deep=True) == []
 
 
 def test_the_versions_of_what_the_numbers_come_from_are_kept(run, molecules_job, mutag_job):
