@@ -178,20 +178,33 @@ def _append(run: Run, given: GivenModel, key: RowKey) -> RunSummary:
     if not plan.units or not (is_pending or is_complete(folder)):
         _finish_first(run, model, plans[0], records)
     if not plan.units:
-        return summarize(run, ShardCensus(plan, {}), notes=("no row is new",), model=model, records={})
+        return _nothing_new(run, plan, model)
     folder.unmark_success()
     used = given.model.points.nodes.used
     known = _begin(run, plan, key, [model, *plans, *records], used, append=plans[-1].index + 1)
     try:
         census = ingest(run, plan, plan_index=known.append, known=known, used=used)
+        if not census.total("graphs") + census.n_rejected:
+            _undo(folder, [model, *plans, *records])
+            return _nothing_new(run, plan, model)
         known_rows = counted(census.total("known"), "row")
         notes = (f"{known_rows} of the shards that were read again were there before",) if census.total("known") else ()
         return finish(run, census, model, embed(run, census, model), notes=notes)
     except (SourceError, JobFileError, TooManyRejectedError):
         _await_tasks(run.client)
-        folder.keep_only([model, *plans, *records])
-        folder.mark_success()
+        _undo(folder, [model, *plans, *records])
         raise
+
+
+def _undo(folder: RunFolder, finished: Iterable[PartRecord]) -> None:
+    """Leave a run as it was before an append."""
+    folder.remove_scratch()
+    folder.keep_only(finished)
+    folder.mark_success()
+
+
+def _nothing_new(run: Run, plan: SourcePlan, model: PartRecord) -> RunSummary:
+    return summarize(run, ShardCensus(plan, {}), notes=("no row is new",), model=model, records={})
 
 
 def _require_unaltered(run: Run, records: Iterable[PartRecord]) -> None:

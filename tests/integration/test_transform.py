@@ -382,6 +382,24 @@ def test_appends_follow_one_another(run, rows, write_rows, folder_job, append, t
     assert verify_run(RunFolder(str(tmp_path / "out")), deep=True) == []
 
 
+def test_a_file_that_is_written_anew_without_a_new_id_leaves_nothing_behind(
+    run, rows, write_rows, folder_job, append, tmp_path
+):
+    write_rows("monday.csv", rows[:80])
+    run(folder_job(source={"path": str(tmp_path / "in" / "monday.csv")}))
+
+    def files():
+        return {path: path.read_bytes() for path in (tmp_path / "out").rglob("*") if path.is_file()}
+
+    before = files()
+    write_rows("tuesday.csv", rows[10:60][::-1])
+    for _ in range(2):
+        summary = append(tmp_path / "out", f"source.path={tmp_path / 'in' / 'tuesday.csv'}", key="id")
+        assert (summary.rows, summary.rejected, summary.notes) == (0, 0, ("no row is new",))
+        assert files() == before
+    assert verify_run(RunFolder(str(tmp_path / "out"))) == []
+
+
 def test_files_that_are_written_anew_are_read_by_id(run, rows, write_rows, folder_job, append, tmp_path):
     write_rows("monday.csv", rows[:80])
     run(folder_job(source={"path": str(tmp_path / "in" / "monday.csv")}))
