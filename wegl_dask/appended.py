@@ -1,9 +1,12 @@
 """What appends have added to a run: parts of it that are missing or altered are made anew, from the plan of their append."""
 
+import json
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from wegl_dask.claims import JOB_NAME, flattened
 from wegl_dask.embed import embed, not_embedded
 from wegl_dask.given_model import GivenModel
 from wegl_dask.ingest import ShardCensus, ingest, made_before
@@ -13,6 +16,7 @@ from wegl_dask.records import PartRecord
 from wegl_dask.run import Run
 from wegl_dask.sources.base import SourcePlan
 from wegl_dask.spec import JobSpec
+from wegl_dask.storage import RunFolder
 
 
 def finished_plans(records: Sequence[PartRecord]) -> tuple[list[PartRecord], list[PartRecord]]:
@@ -104,7 +108,7 @@ def _complete(
 
     Those `before` it are whole.
     """
-    own = replace(run, spec=_spec_of(run.spec, plan.extra["appended"]), parts_made=0)
+    own = replace(run, spec=append_of(run.spec, plan.extra["appended"]), parts_made=0)
     shards = planned_shards(plan)
     made = {shard: found[shard] for shard in sorted(shards & found.keys())}
     census = ShardCensus(SourcePlan.from_json(plan.extra["plan"]), made)
@@ -141,7 +145,18 @@ def _find_ingested(
     )
 
 
-def _spec_of(spec: JobSpec, appended: Mapping[str, Any]) -> JobSpec:
+def append_command(folder: RunFolder, appended: Mapping[str, Any]) -> str:
+    """Write down the command of an append, from what the record of its plan says of it."""
+    own = JobSpec.from_toml(folder.job_toml(), where=folder.location(JOB_NAME)).source
+    before = dict(flattened(own.model_dump(mode="json", exclude_none=True)))
+    words = ["wegl-dask", "append", folder.location(), *["--by-id"] * (appended["key"] == "id")]
+    for key, value in flattened(appended["source"]):
+        if before.get(key) != value:
+            words += ["--set", f"source.{key}={value if isinstance(value, str) else json.dumps(value)}"]
+    return shlex.join(words)
+
+
+def append_of(spec: JobSpec, appended: Mapping[str, Any]) -> JobSpec:
     """Put the job of an append together, from that of the run."""
     own = JobSpec.from_values(
         {"source": appended["source"], "task": appended.get("task", spec.task), "output": {"path": spec.output.path}},

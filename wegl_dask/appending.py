@@ -6,14 +6,16 @@ that is killed goes on when it is started again; one that is refused leaves the 
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from pathlib import PurePosixPath
 from typing import Any
 
 import tomli_w
 from distributed import Client
 
-from wegl_dask.appended import finished_plans, missing_shards
+from wegl_dask.appended import append_command, append_of, finished_plans, killed_appends, missing_shards
 from wegl_dask.bags import lost_connection
 from wegl_dask.claims import changed_keys, examine, require_writable
 from wegl_dask.embed import embed
@@ -21,15 +23,17 @@ from wegl_dask.errors import JobFileError, SourceError, TooManyRejectedError, We
 from wegl_dask.given_model import GivenModel
 from wegl_dask.graphs import UsedAttributes
 from wegl_dask.ingest import (
+    CutKey,
     ShardCensus,
     cut_key,
     ingest,
     require_source,
     scan_source,
+    settled,
     shard_inputs,
     write_plan,
 )
-from wegl_dask.known_rows import KnownRows, RowKey
+from wegl_dask.known_rows import KnownRows, Places, RowKey, known_rows
 from wegl_dask.locks import refuse_held
 from wegl_dask.pipeline import RunSummary, finish, is_complete, summarize
 from wegl_dask.plans import planned_shards, restore_plans, unplanned_shards
@@ -46,6 +50,9 @@ from wegl_dask.worker_devices import require_device
 
 APPENDED_TABLES = ("source", "task", "cluster")
 """Keys and tables that an append takes from a job file; all others are those of the run."""
+
+NUMBERED_KINDS = ("tud", "ogb", "pyg")
+"""Kinds of sources whose graphs are numbered."""
 
 _RUN_AGAIN = "run the run's job again, which makes anew what is missing or was altered, before appending to it"
 
@@ -88,15 +95,22 @@ def append_spec(out: str, job_toml: str | None, overrides: Sequence[str] = ()) -
     return spec
 
 
-def refuse_append_early(spec: JobSpec) -> None:
+def refuse_append_early(spec: JobSpec, *, key: RowKey = "row") -> None:
     """Refuse what can be told without workers; see `append_job` and `wegl_dask.pipeline.refuse_early`.
 
     Raises
     ------
+    JobFileError
+        If rows are to be known by their ids, and the source has none.
     WeglError
         If the run has not finished, is held by another command or its model cannot be used, or the source or a package is
         missing.
     """
+    if key == "id" and spec.source.kind in NUMBERED_KINDS:
+        raise JobFileError(
+            f"graphs of a source of kind {spec.source.kind!r} have no ids but their numbers, by which those of another file "
+            "would be taken for known ones: append without --by-id"
+        )
     folder = RunFolder(spec.output.path)
     require_writable(folder)
     refuse_held(folder)
@@ -151,12 +165,43 @@ def append_job(
         given = GivenModel.read(folder.url)
         if spec.model.path is not None:
             spec = given.completed(spec)
-        return _append(
-            Run(spec, folder, lock, client, resumed=True, finished_before=True, progress=progress), given, key
-        )
+        run = Run(settled(spec, folder), folder, lock, client, resumed=True, finished_before=True, progress=progress)
+        notes = _finish_killed(run, given, key)
+        return _append(run, given, key, notes=notes)
 
 
-def _append(run: Run, given: GivenModel, key: RowKey) -> RunSummary:
+def _finish_killed(run: Run, given: GivenModel, key: RowKey) -> tuple[str, ...]:
+    """End an append of another source that was killed, since nobody may come back for it: what to say of it.
+
+    Raises
+    ------
+    SourceError
+        If its source cannot be read any more.
+    """
+    own = _appended(run, key)
+    for plan in killed_appends(run.folder.records()):
+        appended = plan.extra["appended"]
+        if appended == own:
+            continue
+        command = append_command(run.folder, appended)
+        try:
+            found = _append(replace(run, spec=append_of(run.spec, appended)), given, appended["key"])
+        except SourceError as error:
+            raise SourceError(
+                f"an append that was killed has to be finished first, {command}, and cannot be: {error}. To give it up, run the "
+                "run's job again"
+            ) from error
+        return (f"an append that was killed was finished first, {command}: {counted(found.rows, 'graph')}",)
+    return ()
+
+
+def _appended(run: Run, key: RowKey) -> dict[str, Any]:
+    """Say what is appended, for the record of its plan."""
+    source = run.spec.source.model_dump(mode="json", exclude_none=True)
+    return {"source": source, "task": run.spec.task, "key": key}
+
+
+def _append(run: Run, given: GivenModel, key: RowKey, *, notes: tuple[str, ...] = ()) -> RunSummary:
     folder = run.folder
     model = _model_record(run)
     there = folder.records()
@@ -173,12 +218,12 @@ def _append(run: Run, given: GivenModel, key: RowKey) -> RunSummary:
             f"{_RUN_AGAIN}"
         )
     _require_unaltered(run, records)
-    plan = _new_shards(run, given, plans)
+    plan = _new_shards(run, given, plans, records, key)
     is_pending = len(folder.records("plan")) > len(plans)
     if not plan.units or not (is_pending or is_complete(folder)):
         _finish_first(run, model, plans[0], records)
     if not plan.units:
-        return _nothing_new(run, plan, model)
+        return _nothing_new(run, plan, model, notes)
     folder.unmark_success()
     used = given.model.points.nodes.used
     known = _begin(run, plan, key, [model, *plans, *records], used, append=plans[-1].index + 1)
@@ -186,9 +231,9 @@ def _append(run: Run, given: GivenModel, key: RowKey) -> RunSummary:
         census = ingest(run, plan, plan_index=known.append, known=known, used=used)
         if not census.total("graphs") + census.n_rejected:
             _undo(folder, [model, *plans, *records])
-            return _nothing_new(run, plan, model)
-        known_rows = counted(census.total("known"), "row")
-        notes = (f"{known_rows} of the shards that were read again were there before",) if census.total("known") else ()
+            return _nothing_new(run, plan, model, notes)
+        if n_known := census.total("known"):
+            notes = (*notes, f"{counted(n_known, 'row')} of the shards that were read again were there before")
         return finish(run, census, model, embed(run, census, model), notes=notes)
     except (SourceError, JobFileError, TooManyRejectedError):
         _await_tasks(run.client)
@@ -203,8 +248,8 @@ def _undo(folder: RunFolder, finished: Iterable[PartRecord]) -> None:
     folder.mark_success()
 
 
-def _nothing_new(run: Run, plan: SourcePlan, model: PartRecord) -> RunSummary:
-    return summarize(run, ShardCensus(plan, {}), notes=("no row is new",), model=model, records={})
+def _nothing_new(run: Run, plan: SourcePlan, model: PartRecord, notes: tuple[str, ...]) -> RunSummary:
+    return summarize(run, ShardCensus(plan, {}), notes=(*notes, "no row is new"), model=model, records={})
 
 
 def _require_unaltered(run: Run, records: Iterable[PartRecord]) -> None:
@@ -252,18 +297,25 @@ def _model_record(run: Run) -> PartRecord:
     return found[0]
 
 
-def _new_shards(run: Run, given: GivenModel, plans: Sequence[PartRecord]) -> SourcePlan:
-    """Scan the source: the plan of the shards that are not in an earlier plan, numbered on."""
+def _new_shards(
+    run: Run, given: GivenModel, plans: Sequence[PartRecord], records: Sequence[PartRecord], key: RowKey
+) -> SourcePlan:
+    """Scan the source: the plan of the shards that are not in an earlier plan, numbered on.
+
+    Raises
+    ------
+    SourceError
+        If the source does not fit the run, or rows that are known by their place have moved or are gone.
+    """
     base = SourcePlan.from_json(plans[0].extra["plan"])
     plan, _ = scan_source(run, plans[0].extra["nodes_per_shard"])
     plan = plan.numbered_as(given.schema, given.origin.numbering)
     plan = _labelled_as(plan, base, run.spec.source.kind)
-    known = {
-        cut_key(unit.piece, cut)
-        for record in plans
-        for unit in SourcePlan.from_json(record.extra["plan"]).units
-        for cut in unit.cuts
-    }
+    known = {key for record in plans for key in _cut_keys(SourcePlan.from_json(record.extra["plan"]))}
+    if key == "row":
+        _require_all_rows(plan, known_rows(record for record in records if record.stage == "ingest"))
+        if run.spec.source.kind in {"smiles", "sdf", "graph_parquet"}:
+            _require_other_content(plan, known)
     units = []
     shard = 1 + max(shard for record in plans for shard in planned_shards(record))
     for unit in plan.units:
@@ -275,6 +327,36 @@ def _new_shards(run: Run, given: GivenModel, plans: Sequence[PartRecord]) -> Sou
         if cuts:
             units.append(Unit(unit.piece, tuple(cuts)))
     return replace(plan, units=tuple(units))
+
+
+def _require_all_rows(plan: SourcePlan, known: Places) -> None:
+    """Refuse a file that has fewer rows than it had when they were embedded."""
+    counts: Counter[str] = Counter()
+    for unit in plan.units:
+        counts[unit.piece] += sum(cut.n_rows for cut in unit.cuts)
+    for piece, count in counts.items():
+        before = known[piece][-1][1] if piece in known else 0
+        if count < before:
+            raise SourceError(
+                f"{piece} has {counted(count, 'row')}, and had {before:,} when they were embedded: restore it. To append, a file "
+                "may only get new rows at its end"
+            )
+
+
+def _require_other_content(plan: SourcePlan, known: Iterable[CutKey]) -> None:
+    """Refuse a file that is known by another path: all its rows would be there twice."""
+    paths = {(PurePosixPath(piece).name, *content): piece for piece, *content in known}
+    for piece, *content in _cut_keys(plan):
+        before = paths.get((PurePosixPath(piece).name, *content), piece)
+        if before != piece:
+            raise SourceError(
+                f"{piece} holds rows that the run has from {before}: if it is the same file, name it as the run does, from the "
+                "folder that the run was started in; or use --by-id"
+            )
+
+
+def _cut_keys(plan: SourcePlan) -> list[CutKey]:
+    return [cut_key(unit.piece, cut) for unit in plan.units for cut in unit.cuts]
 
 
 def _labelled_as(plan: SourcePlan, base: SourcePlan, kind: str) -> SourcePlan:
@@ -327,8 +409,7 @@ def _begin(
     embedded = [record for record in folder.records("embed") if record.index in begun]
     folder.keep_only([*records, *ingested, *embedded])
     known.keep(folder, rows)
-    source = run.spec.source.model_dump(mode="json", exclude_none=True)
-    write_plan(run, append, plan, appended={"source": source, "task": run.spec.task, "key": key})
+    write_plan(run, append, plan, appended=_appended(run, key))
     return known
 
 

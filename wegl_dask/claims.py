@@ -219,6 +219,17 @@ def changed_keys(old_toml: str, new_toml: str) -> list[str]:
     ]
 
 
+def flattened(table: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
+    """List the values of nested tables by the names of their keys, joined by dots."""
+    result: list[tuple[str, Any]] = []
+    for key, value in table.items():
+        if isinstance(value, Mapping):
+            result += flattened(value, f"{prefix}{key}.")
+        else:
+            result.append((f"{prefix}{key}", value))
+    return result
+
+
 def earlier_versions(folder: Folder) -> list[str]:
     """Read which versions of this package have written in a folder.
 
@@ -290,19 +301,9 @@ def _effective_keys(job_toml: str) -> dict[str, Any]:
     """Flatten a job file to ``{"table.key": value}`` without the keys that have no effect."""
     return {
         key: value
-        for key, value in _flatten(read_toml(job_toml))
+        for key, value in flattened(read_toml(job_toml))
         if not any(key == free or key.startswith(f"{free}.") for free in KEYS_WITHOUT_EFFECT)
     }
-
-
-def _flatten(table: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
-    result: list[tuple[str, Any]] = []
-    for key, value in table.items():
-        if isinstance(value, Mapping):
-            result += _flatten(value, f"{prefix}{key}.")
-        else:
-            result.append((f"{prefix}{key}", value))
-    return result
 
 
 def _show(keys: Mapping[str, Any], key: str) -> str:

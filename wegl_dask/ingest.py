@@ -3,7 +3,7 @@
 import json
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -24,6 +24,7 @@ from wegl_dask.sources import open_source, reading_packages, require_reading_pac
 from wegl_dask.sources.base import Cut, SourcePlan
 from wegl_dask.sources.paths import folder_around
 from wegl_dask.spec import GraphParquetTable, JobSpec, NetworkxTable, SmilesTable
+from wegl_dask.storage import RunFolder
 from wegl_dask.tasks import shard_fingerprints
 from wegl_dask.version import NUMERICS_VERSION
 from wegl_dask.worker_checks import own_versions
@@ -31,6 +32,9 @@ from wegl_dask.worker_checks import own_versions
 SHARDS_WANTED = 32
 SMALLEST_SHARD, LARGEST_SHARD = 16_384, 131_072
 """Nodes in a shard, where the job does not say: the collection in `SHARDS_WANTED` pieces, within these bounds."""
+
+CutKey = tuple[str, str, str]
+"""The piece of a cut, the hash of its content, and its place in the piece."""
 
 
 @dataclass(frozen=True)
@@ -129,6 +133,8 @@ def require_same_source(run: Run, given: GivenModel | None) -> None:
         If it has, or cannot be read.
     """
     first, *appended = run.folder.records("plan")
+    # What has been appended since may look like labels of another kind.
+    run = replace(run, spec=settled(run.spec, run.folder))
     plan, _ = _scan_for(run, given, first.extra["nodes_per_shard"])
     earlier = SourcePlan.from_json(first.extra["plan"])
     if plan == earlier:
@@ -141,6 +147,15 @@ def require_same_source(run: Run, given: GivenModel | None) -> None:
     if changed or not appended:
         where = ", ".join(changed[:3]) or "its schema"
         raise OtherInputError(f"the input has changed since the run in this folder began ({where})")
+
+
+def settled(spec: JobSpec, folder: RunFolder) -> JobSpec:
+    """Fill in what the labels of a run are, where its job left that to the data: later rows may look otherwise."""
+    plan = folder.record("plan", 0)
+    if plan is None or spec.task != "auto":
+        return spec
+    kinds = {"none": "auto", "class": "classification", "target": "regression", "tasks": "multitask"}
+    return spec.model_copy(update={"task": kinds[SourcePlan.from_json(plan.extra["plan"]).labels.kind]})
 
 
 def _scan_for(run: Run, given: GivenModel | None, nodes_per_shard: int | None = None) -> tuple[SourcePlan, int]:
@@ -329,6 +344,8 @@ def ingest(
         )
     census = ShardCensus(plan, {shard: records[shard] for shard in sorted(expected)})
     _check_counts(spec, census)
+    if known is None and not census.total("graphs") and census.n_rows:
+        raise SourceError(f"none of the {census.n_rows} rows of the source is a graph that can be embedded")
     return census
 
 
@@ -416,12 +433,12 @@ def plan_fingerprint(plan: SourcePlan) -> str:
     return fingerprint(json.dumps(plan.to_json(), sort_keys=True))
 
 
-def cut_key(piece: str, cut: Cut) -> tuple[str, str, str]:
+def cut_key(piece: str, cut: Cut) -> CutKey:
     """Say what tells the cuts of a source from each other, whatever their shards are called."""
     return piece, cut.fingerprint, json.dumps(cut.where, sort_keys=True)
 
 
-def _pieces(plan: SourcePlan) -> dict[tuple[str, str, str], str]:
+def _pieces(plan: SourcePlan) -> dict[CutKey, str]:
     """List what each cut is a part of, by its `cut_key`."""
     return {cut_key(unit.piece, cut): unit.piece for unit in plan.units for cut in unit.cuts}
 
@@ -435,5 +452,3 @@ def _check_counts(spec: JobSpec, census: ShardCensus) -> None:
                 f"shard {shard} was planned with {rows[shard]} rows and read with {found}: the input changed while it was read"
             )
     check_rejected(spec, census.n_rows, census.reasons)
-    if not census.total("graphs") and census.n_rows:
-        raise SourceError(f"none of the {census.n_rows} rows of the source is a graph that can be embedded")

@@ -18,7 +18,7 @@ from wegl_dask.errors import SourceError
 from wegl_dask.graphs import GraphBatch, IntArray, UsedAttributes
 from wegl_dask.records import PartRecord, part_path
 from wegl_dask.shards import IngestedShard, ingest_shard, origins, read_shard
-from wegl_dask.sources.base import SourceShard
+from wegl_dask.sources.base import REJECTED_SCHEMA, SourceShard
 from wegl_dask.storage import RunFolder
 
 RowRanges = dict[str, list[list[int]]]
@@ -60,6 +60,11 @@ def row_ranges(tables: Iterable[pa.Table]) -> RowRanges:
         name = names.dictionary[int(codes[start])].as_py()
         result.setdefault(name, []).append([int(numbers[start]), int(numbers[stop - 1]) + 1])
     return result
+
+
+def named_by_number(rows: pa.Table, unnamed: frozenset[int]) -> pa.Table:
+    """Choose the rows to which the source gives no id, see `SourceShard.unnamed`."""
+    return rows.filter(pa.array(_is_among(rows, unnamed)))
 
 
 def known_rows(records: Iterable[PartRecord]) -> Places:
@@ -135,7 +140,8 @@ class KnownRows:
         """Take the rows that are known out of a shard as read: the rest, and how many they were.
 
         Rows that are known by their place are compared with what they were: all columns, and the graphs, or the numbers
-        of nodes where graphs were not kept.
+        of nodes where graphs were not kept; of rejected ones the ids. Where rows are known by their ids, those that have
+        none are rejected.
 
         Raises
         ------
@@ -148,8 +154,12 @@ class KnownRows:
         known = at_known_places
         if self.key == "id":
             ids = _known_ids(folder, self.n_shards, self.fingerprint)
-            known = [pc.is_in(part.column("graph_id"), value_set=ids).to_numpy() for part in parts]
+            has_none = [_is_among(part, shard.unnamed) for part in parts]
+            by_id = [pc.is_in(part.column("graph_id"), value_set=ids).to_numpy() for part in parts]
+            # Nor is a row without an id told from others by its place, except in a file that is read again.
+            known = [np.where(*masks) for masks in zip(has_none, at_known_places, by_id, strict=True)]
             _require_new_places(parts, known, at_known_places)
+            shard, known = _with_unnamed_rejected(shard, has_none[0] & ~known[0], known)
         n_known = sum(int(mask.sum()) for mask in known)
         if not n_known:
             return shard, 0
@@ -164,11 +174,13 @@ class KnownRows:
             before = _earlier(folder, _shard_of(places, row), columns, self.fingerprint)
             if before.position(row) is not None:
                 raise _changed(row, f"cannot be embedded any more: {row['reason']}")
+            before.require_rejected(row)
         for index, row in enumerate(found.rows.to_pylist()):
             before = _earlier(folder, _shard_of(places, row), columns, self.fingerprint)
             position = before.position(row)
-            # A row that was rejected is not tried again, whatever it is now.
             if position is None:
+                # A row that was rejected is not tried again, but another one in its place would be lost.
+                before.require_rejected(row)
                 continue
             for name, was in before.rows[position].items():
                 # NaN, of which labels of several tasks have some, is written as it is.
@@ -191,12 +203,20 @@ class _Earlier:
     node_counts : int, (n_graphs,)
     graphs : GraphBatch or None
         None where they were not kept.
+    rejected : dict
+        From file and number of a row that was rejected to its id.
     """
 
     rows: list[dict[str, Any]]
     positions: dict[tuple[str, int], int]
     node_counts: IntArray
     graphs: GraphBatch | None
+    rejected: dict[tuple[str, int], str]
+
+    def require_rejected(self, row: Mapping[str, Any]) -> None:
+        was = self.rejected[row["source_file"], row["source_row"]]
+        if was != row["graph_id"]:
+            raise _changed(row, f"had the id {was!r}, and was rejected")
 
     def position(self, row: Mapping[str, Any]) -> int | None:
         return self.positions.get((row["source_file"], row["source_row"]))
@@ -221,7 +241,9 @@ def _earlier(folder: RunFolder, shard: int, columns: tuple[str, ...], fingerprin
             table = file.read(columns=[*columns, "num_nodes"], use_threads=False)
         counts = table.column("num_nodes").to_numpy()
     places = {origin: position for position, origin in enumerate(origins(table))}
-    return _Earlier(table.select(columns).to_pylist(), places, counts, graphs)
+    keys = _keys_of_shard(folder, shard, folder.listing("rejected"), rejected_alone=True)
+    rejected = dict(zip(origins(keys), keys.column("graph_id").to_pylist(), strict=True))
+    return _Earlier(table.select(columns).to_pylist(), places, counts, graphs, rejected)
 
 
 def _chosen(shard: SourceShard, masks: Sequence[BoolArray]) -> SourceShard:
@@ -233,6 +255,27 @@ def _chosen(shard: SourceShard, masks: Sequence[BoolArray]) -> SourceShard:
         rows=shard.rows.take(pa.array(graphs)),
         rejected=shard.rejected.filter(pa.array(masks[1])),
     )
+
+
+def _is_among(rows: pa.Table, numbers: frozenset[int]) -> BoolArray:
+    return np.isin(rows.column("source_row").to_numpy(), np.array(sorted(numbers), dtype=np.int64))
+
+
+def _with_unnamed_rejected(
+    shard: SourceShard, unnamed: BoolArray, known: Sequence[BoolArray]
+) -> tuple[SourceShard, list[BoolArray]]:
+    """Reject graphs of a shard that have no id: the shard, and which of its rows are known."""
+    if not unnamed.any():
+        return shard, [*known]
+    refused = shard.rows.filter(pa.array(unnamed)).select(_KEYS)
+    reasons = pa.array(
+        ["the row has no id, and rows are told apart by their ids (--by-id)"] * refused.num_rows, pa.string()
+    )
+    rejected = pa.concat_tables([shard.rejected, refused.append_column("reason", reasons).cast(REJECTED_SCHEMA)])
+    left = _chosen(replace(shard, rejected=rejected), [~unnamed, np.ones(rejected.num_rows, dtype=np.bool_)])
+    order = pc.sort_indices(rejected, [(name, "ascending") for name in _KEYS[1:]])
+    is_known = np.concatenate([known[1], np.zeros(refused.num_rows, dtype=np.bool_)])
+    return replace(left, rejected=rejected.take(order)), [known[0][~unnamed], is_known[order.to_numpy()]]
 
 
 def _require_new_places(
@@ -286,13 +329,20 @@ def _known(folder: RunFolder, append: int, fingerprint: str) -> Places:
 @lru_cache(maxsize=1)
 def _known_ids(folder: RunFolder, n_shards: int, fingerprint: str) -> pa.Array:  # noqa: ARG001  keys the cache
     rejected = folder.listing("rejected")
-    parts = [_keys_of_shard(folder, shard, rejected).column("graph_id") for shard in range(n_shards)]
-    return pc.unique(pa.chunked_array([chunk for part in parts for chunk in part.chunks], pa.string()))
+    chunks: list[pa.Array] = []
+    for shard in range(n_shards):
+        keys = _keys_of_shard(folder, shard, rejected)
+        record = folder.record("ingest", shard)
+        unnamed = {} if record is None else record.extra.get("unnamed", {})
+        chunks += keys.filter(pa.array(~_at_known_places(keys, unnamed))).column("graph_id").chunks
+    return pc.unique(pa.chunked_array(chunks, pa.string()))
 
 
-def _keys_of_shard(folder: RunFolder, shard: int, rejected: Mapping[str, int | None]) -> pa.Table:
+def _keys_of_shard(
+    folder: RunFolder, shard: int, rejected: Mapping[str, int | None], *, rejected_alone: bool = False
+) -> pa.Table:
     """Read ids and places of the rows of a shard, embedded and rejected."""
-    paths = [part_path("data", shard)]
+    paths = [] if rejected_alone else [part_path("data", shard)]
     for tag in ("", "embed"):
         path = part_path("rejected", shard, tag)
         if path.rpartition("/")[2] in rejected:
@@ -301,4 +351,4 @@ def _keys_of_shard(folder: RunFolder, shard: int, rejected: Mapping[str, int | N
     for path in paths:
         with folder.parquet(path) as file:
             tables.append(file.read(columns=_KEYS, use_threads=False).replace_schema_metadata(None))
-    return pa.concat_tables(tables)
+    return pa.concat_tables(tables) if tables else REJECTED_SCHEMA.empty_table().select(_KEYS)

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from distributed import Client
 
 from wegl_dask import fork_server
-from wegl_dask.appended import complete_appends, finished_plans
+from wegl_dask.appended import append_command, complete_appends, finished_plans
 from wegl_dask.claims import examine, require_writable
 from wegl_dask.embed import embed, not_embedded, package_versions
 from wegl_dask.embeddings import EmbeddingFormat
@@ -337,10 +337,12 @@ def _undone(
     folder: RunFolder, records: Sequence[PartRecord], plans: Sequence[PartRecord], own: Sequence[PartRecord]
 ) -> Iterator[str]:
     """Say what of other plans was removed at the end of a run, and how it is made again."""
-    again = f"append again, by  wegl-dask append {folder.location()}"
     kept = {plan.index for plan in plans}
-    if any(record.stage == "plan" and record.index not in kept for record in records):
-        yield f"an append that was not finished was undone: {again}"
+    for record in records:
+        if record.stage == "plan" and record.index not in kept:
+            command = append_command(folder, record.extra["appended"])
+            yield f"an append that was not finished was undone: append again, by  {command}"
+    again = f"append again, by  wegl-dask append {folder.location()}"
     if lost := unplanned_shards(records) - {record.index for record in own}:
         yield f"{counted(len(lost), 'part')} without the record of a plan removed: if it was an append's, {again}"
 

@@ -176,9 +176,10 @@ def part_names(data: Folder, run: Folder | None, *, allow_unfinished: bool) -> l
     by_index = {index: name for name in sizes if (index := part_index(name)) is not None}
     if run is not None and not allow_unfinished and run.read_if_there(SUCCESS_NAME) is None:
         other_way = ", or read what is there in Python, with read_embeddings(..., allow_unfinished=True)"
-        raise WeglError(
-            f"the run in {run.location()} has not finished: run the job again{other_way if by_index else ''}"
-        )
+        matches = map(RECORD_NAME.fullmatch, run.listing(RECORD_FOLDER))
+        appends = any(match and match["stage"] == "known" for match in matches)
+        what = "wegl-dask status  says what is to be started again" if appends else "run the job again"
+        raise WeglError(f"the run in {run.location()} has not finished: {what}{other_way if by_index else ''}")
     if not by_index:
         raise WeglError(f"there are no embeddings in {data.location()}: give a run folder, or its folder data/")
     if not allow_unfinished:

@@ -24,7 +24,7 @@ from wegl_dask.errors import SourceError
 from wegl_dask.features import degrees
 from wegl_dask.graphs import GraphBatch, UsedAttributes
 from wegl_dask.kernels import Device
-from wegl_dask.known_rows import KnownRows, row_ranges
+from wegl_dask.known_rows import KnownRows, named_by_number, row_ranges
 from wegl_dask.model_files import MODEL_JSON
 from wegl_dask.progress import shortened
 from wegl_dask.records import part_path, record_path
@@ -163,6 +163,7 @@ def ingest_unit(
                 **_census(shard.graphs, shard.rows),
                 reasons=_reasons(shard.rejected),
                 source_rows=row_ranges([shard.rows, shard.rejected]),
+                unnamed=row_ranges([named_by_number(rows, new.unnamed) for rows in (shard.rows, shard.rejected)]),
                 known=n_known,
                 self_loops_dropped=shard.repairs.self_loops_dropped,
                 parallel_edges_merged=shard.repairs.parallel_edges_merged,

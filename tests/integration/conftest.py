@@ -287,3 +287,34 @@ def held(dask_client, replaced_on_workers, tmp_path, wait_until):
 
     yield hold, release
     gate.touch()
+
+
+@pytest.fixture(scope="session")
+def rows(molecules):
+    """The rows of `molecules`: SMILES and id."""
+    return [line.split(",") for line in molecules.read_text().splitlines()[1:]]
+
+
+@pytest.fixture
+def write_rows(tmp_path):
+    """Write molecules to a CSV file of the folder in/, or add them to its end."""
+
+    def write(name, rows, mode="w"):
+        (tmp_path / "in").mkdir(exist_ok=True)
+        with (tmp_path / "in" / name).open(mode) as file:
+            file.write("smiles,id\n" if mode == "w" else "")
+            file.writelines(",".join(row) + "\n" for row in rows)
+
+    return write
+
+
+@pytest.fixture
+def folder_job(tmp_path):
+    """A job on the CSV files in the folder in/; tables given by keyword are merged in."""
+
+    def job(**tables):
+        source = {"kind": "smiles", "path": str(tmp_path / "in"), "id_column": "id", "nodes_per_shard": 500}
+        values = {"source": source, "projection": {"components": 6}, "output": {"path": str(tmp_path / "out")}}
+        return values | {name: {**values.get(name, {}), **table} for name, table in tables.items()}
+
+    return job

@@ -439,7 +439,8 @@ def test_a_damaged_run_with_an_append_that_was_killed_is_made_whole_by_the_job(
     with pytest.raises(WeglError, match="run the run's job again"):
         append(out, source)
     summary = run(job)
-    assert f"an append that was not finished was undone: append again, by  wegl-dask append {out}" in summary.notes
+    command = f"wegl-dask append {out} --set {source}"
+    assert f"an append that was not finished was undone: append again, by  {command}" in summary.notes
     assert is_whole(out, before.out)
     summary = append(out, source)
     assert summary.rows + summary.rejected == 20

@@ -22,37 +22,6 @@ from wegl_dask.storage import RunFolder
 from wegl_dask.verify import verify_run
 
 
-@pytest.fixture(scope="module")
-def rows(molecules):
-    """The rows of `molecules`: SMILES and id."""
-    return [line.split(",") for line in molecules.read_text().splitlines()[1:]]
-
-
-@pytest.fixture
-def write_rows(tmp_path):
-    """Write molecules to a CSV file of the folder in/, or add them to its end."""
-
-    def write(name, rows, mode="w"):
-        (tmp_path / "in").mkdir(exist_ok=True)
-        with (tmp_path / "in" / name).open(mode) as file:
-            file.write("smiles,id\n" if mode == "w" else "")
-            file.writelines(",".join(row) + "\n" for row in rows)
-
-    return write
-
-
-@pytest.fixture
-def folder_job(tmp_path):
-    """A job on the CSV files in the folder in/; tables given by keyword are merged in."""
-
-    def job(**tables):
-        source = {"kind": "smiles", "path": str(tmp_path / "in"), "id_column": "id", "nodes_per_shard": 500}
-        values = {"source": source, "projection": {"components": 6}, "output": {"path": str(tmp_path / "out")}}
-        return values | {name: {**values.get(name, {}), **table} for name, table in tables.items()}
-
-    return job
-
-
 def with_model(job, model, out):
     """The transform of a job's source: what shapes the embedding is left out."""
     kept = {key: job[key] for key in ("source", "output", "task") if key in job}
@@ -477,35 +446,6 @@ def test_an_append_that_was_killed_goes_on(
     append(tmp_path / "out")
     for subfolder in ("data", "graphs", "rejected", "model"):
         assert contents(tmp_path / "out", subfolder) == contents(tmp_path / "other", subfolder)
-    assert verify_run(RunFolder(str(tmp_path / "out")), deep=True) == []
-
-
-def test_what_a_killed_append_has_left_is_not_taken_for_another(
-    run, rows, write_rows, folder_job, append, monkeypatch, tmp_path
-):
-    write_rows("a.csv", rows[:50])
-    run(folder_job(source={"path": str(tmp_path / "in" / "a.csv")}))
-    write_rows("b.csv", rows[50:150])
-    write_rows("c.csv", rows[150:170])
-    original = appending.embed
-
-    def kill_before_the_last_part(run, census, model):
-        last = max(original(run, census, model))
-        run.folder.remove(f"records/embed-{last:05d}.json")
-        run.folder.remove(f"data/part-{last:05d}.parquet")
-        raise KeyboardInterrupt
-
-    def kill(*_, **__):
-        raise KeyboardInterrupt
-
-    for source, stage, how in (("b.csv", "embed", kill_before_the_last_part), ("c.csv", "ingest", kill)):
-        with monkeypatch.context() as patched:
-            patched.setattr(appending, stage, how)
-            with pytest.raises(KeyboardInterrupt):
-                append(tmp_path / "out", f"source.path={tmp_path / 'in' / source}")
-    summary = append(tmp_path / "out", f"source.path={tmp_path / 'in' / 'c.csv'}")
-    assert summary.rows + summary.rejected == 20
-    assert vectors_by_id(tmp_path / "out").keys() <= {row_id for _, row_id in rows[:50] + rows[150:170]}
     assert verify_run(RunFolder(str(tmp_path / "out")), deep=True) == []
 
 

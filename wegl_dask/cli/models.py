@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import click
 import tomli_w
@@ -88,7 +88,8 @@ def transform(
 @click.option(
     "--by-id",
     is_flag=True,
-    help="Know a row by its id, and not by its file and number: for files that are written anew each time.",
+    help="Know a row by its id, and not by its file and number: for files that are written anew each time. Rows without an "
+    "id are rejected.",
 )
 @cluster_options
 def append(
@@ -103,8 +104,8 @@ def append(
     a new name. In both cases rows that were rejected before are not tried again.
 
     The source is that of the run; --source and --set name another one with the same features, labels and columns. If
-    the input is at fault the run stays as it was. If it is killed, the same command goes on. Parts that are lost or damaged
-    are made anew by  wegl-dask run.
+    the input is at fault the run stays as it was. One that was killed is finished by the next append, of whatever source.
+    Parts that are lost or damaged are made anew by  wegl-dask run.
 
     \b
     Examples:
@@ -115,7 +116,8 @@ def append(
 
     overrides = (*overrides, *cluster_overrides(scheduler, insecure=insecure))
     spec = append_spec(out, None if job is None else _text(job), overrides)
-    print_summary(spec, on_cluster(spec, append_job, before=refuse_append_early, key="id" if by_id else "row"))
+    key: Literal["row", "id"] = "id" if by_id else "row"
+    print_summary(spec, on_cluster(spec, append_job, before=partial(refuse_append_early, key=key), key=key))
 
 
 def _text(job: str) -> str:

@@ -65,7 +65,7 @@ def _advice(found: "RunStatus") -> str:
             "with a larger one, or another job"
         )
     if found.state == "stopped":
-        return f"; {_going_on(found)} to go on"
+        return f"; {_going_on(found)}{', ' if found.is_append else ' '}to go on"
     if found.state == "finished" and lacks_parts:
         return "; parts of it are missing: run the job again, which makes them anew"
     return ""
@@ -83,9 +83,7 @@ def _mending(found: "RunStatus", paths: "Iterable[str]") -> str:
 
 def _going_on(found: "RunStatus") -> str:
     """Say what makes what is missing."""
-    return (
-        f"append again, by  wegl-dask append {found.location}  as before," if found.is_append else "run the job again"
-    )
+    return f"append again, by  wegl-dask append {found.location}" if found.is_append else "run the job again"
 
 
 def _state(found: "RunStatus | TrainingStatus") -> str:

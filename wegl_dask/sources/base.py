@@ -201,12 +201,15 @@ class SourceShard:
         One row a graph of `graphs`, in the same order, with the columns of `SourcePlan.row_schema`.
     rejected : pyarrow.Table
         The rows that could not be turned into a graph, with the columns of `REJECTED_SCHEMA`.
+    unnamed : frozenset of int
+        The rows, of either, to which the source gives no id: theirs is their number.
     """
 
     shard: int
     graphs: GraphBatch
     rows: pa.Table
     rejected: pa.Table
+    unnamed: frozenset[int] = frozenset()
 
 
 class Source(Protocol):

@@ -132,13 +132,17 @@ def build_shard(
     schema = plan.row_schema()
     columns: list[list[Any]] = [[] for _ in schema.names]
     rejected: list[tuple[int, str, str]] = []
+    unnamed: list[int] = []
 
     def molecules() -> Iterator[str]:
         for number, values in rows:
             if isinstance(values, str):
+                unnamed.append(number)
                 rejected.append((number, str(number), values))
                 continue
             row_id, split, targets, extra = roles.apart(values)
+            if not row_id:
+                unnamed.append(number)
             graph_id = row_id or str(number)
             try:
                 label = read_label(targets)
@@ -170,6 +174,7 @@ def build_shard(
             ],
             schema=REJECTED_SCHEMA,
         ),
+        frozenset(unnamed),
     )
 
 
