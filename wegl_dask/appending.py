@@ -175,8 +175,8 @@ def _finish_killed(run: Run, given: GivenModel, key: RowKey) -> tuple[str, ...]:
 
     Raises
     ------
-    SourceError
-        If its source cannot be read any more.
+    WeglError
+        If it cannot be finished. Where that is since its source is gone it stays, and where it is refused it is undone.
     """
     own = _appended(run, key)
     for plan in killed_appends(run.folder.records()):
@@ -186,10 +186,11 @@ def _finish_killed(run: Run, given: GivenModel, key: RowKey) -> tuple[str, ...]:
         command = append_command(run.folder, appended)
         try:
             found = _append(replace(run, spec=append_of(run.spec, appended)), given, appended["key"])
-        except SourceError as error:
-            raise SourceError(
-                f"an append that was killed has to be finished first, {command}, and cannot be: {error}. To give it up, run the "
-                "run's job again"
+        except (SourceError, JobFileError, TooManyRejectedError) as error:
+            stays = bool(killed_appends(run.folder.records()))
+            rest = "To give it up, run the run's job again" if stays else "It was undone: start this append again"
+            raise type(error)(
+                f"an append that was killed has to be finished first, {command}, and cannot be: {error}. {rest}"
             ) from error
         return (f"an append that was killed was finished first, {command}: {counted(found.rows, 'graph')}",)
     return ()

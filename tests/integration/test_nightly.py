@@ -130,6 +130,31 @@ def test_an_append_that_was_killed_and_cannot_be_finished_is_named_and_can_be_gi
     assert summary.rows + summary.rejected == 20
 
 
+def test_an_append_that_was_killed_and_is_refused_is_named_and_undone(
+    run, rows, write_rows, write_lines, folder_job, append, monkeypatch, tmp_path
+):
+    write_rows("a.csv", rows[:50])
+    run(folder_job(source={"path": str(tmp_path / "in" / "a.csv")}))
+    write_lines("b.csv", ["bad(,x1", "worse(,x2", "CCO,x3"])
+    write_rows("c.csv", rows[50:60])
+    b, c = (f"source.path={tmp_path / 'in' / name}" for name in ("b.csv", "c.csv"))
+
+    def kill(*_, **__):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(appending, "ingest", kill)
+        with pytest.raises(KeyboardInterrupt):
+            append(tmp_path / "out", b)
+    with pytest.raises(
+        TooManyRejectedError, match=r"finished first, .*b\.csv, and cannot be: 2 of 3 rows .* It was undone"
+    ):
+        append(tmp_path / "out", c)
+    assert verify_run(RunFolder(str(tmp_path / "out"))) == []
+    summary = append(tmp_path / "out", c)
+    assert summary.rows + summary.rejected == 10
+
+
 @pytest.mark.parametrize("name", ["a.csv", "a.smi", "a.sdf", "a.parquet"])
 def test_a_file_that_has_lost_rows_is_refused(name, run, rows, write_molecules, append, tmp_path):
     job = write_molecules(name, rows[:60])
