@@ -50,6 +50,15 @@ def _no_fork_server():
         yield
 
 
+@pytest.fixture(autouse=True)
+def _environment_put_back():
+    """Let what a command that a test calls in this process sets in the environment not reach commands of later tests."""
+    from wegl_dask.worker_environment import QUIET, WITHOUT_BACKENDS, variables_put_back
+
+    with variables_put_back({**QUIET, **WITHOUT_BACKENDS}):
+        yield
+
+
 @pytest.fixture(scope="session")
 def shared_data():
     """Folder of the benchmark data; the test is skipped where it is not there."""

@@ -1,6 +1,7 @@
 """Workers that are forks of a process which has imported everything; each test has a process of its own that does so."""
 
 import json
+import logging
 import os
 import subprocess
 import sys
@@ -54,6 +55,19 @@ KILL = """import signal, time
             assert time.monotonic() < deadline, workers
             time.sleep(0.2)
             workers = list(client.run(found, "wanted", on_error="ignore").values())
+"""
+
+
+EARLY = """
+import os, sys
+from wegl_dask import fork_server
+
+seen = {}
+fork_server.start = lambda *_: seen.update(os.environ)
+fork_server.start_for(sys.argv[1:])
+from wegl_dask.cli import main
+main.callback(debug=False)
+print(len(seen) > 0, sorted({*os.environ.items()} - {*seen.items()}))
 """
 
 
@@ -165,6 +179,29 @@ def test_it_is_not_started_early_for_other_commands_or_what_is_no_file(monkeypat
     os.mkfifo(pipe)
     for arguments in [[], ["run"], ["run", "--help"], ["run", str(tmp_path)], ["run", str(pipe)], ["check", str(job)]]:
         fork_server.start_for(arguments)
+
+
+def test_all_that_the_command_sets_in_the_environment_is_there_when_it_is_started_early(tmp_path):
+    (tmp_path / "job.toml").write_text("")
+    done = subprocess.run(
+        [sys.executable, "-c", EARLY, "run", tmp_path / "job.toml"],
+        env={name: value for name, value in os.environ.items() if not name.startswith(("DASK_", "POT_"))}
+        | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert done.stdout == "True []\n"
+
+
+@pytest.mark.parametrize("level", ["critical", "error"])
+def test_workers_log_nothing_of_a_task_that_fails_unless_the_user_has_set_so(run_script, tmp_path, level):
+    (tmp_path / "job.toml").write_text("")
+    set_by_user = {} if level == "critical" else {"DASK_LOGGING__DISTRIBUTED": level}
+    more = "import logging; workers = [*client.run(lambda: logging.getLogger('distributed').level).values()]"
+    result = run_script(start="fork_server.start_for(['run', 'job.toml'])", more=more, **set_by_user)
+    assert result["workers"] == [getattr(logging, level.upper())] * 2
 
 
 def test_it_ends_with_a_command_that_ends_before_it_is_ready(tmp_path):

@@ -17,7 +17,7 @@ from typing import Any
 from wegl_dask.scratch import scratch_folder
 from wegl_dask.stopping import signals_held, start_resource_tracker
 from wegl_dask.toml import read_toml
-from wegl_dask.worker_environment import WORKER_ENVIRONMENT, variables_put_back
+from wegl_dask.worker_environment import WORKER_ENVIRONMENT, prepare_command, variables_put_back
 
 ENVIRONMENT = {**WORKER_ENVIRONMENT, "PYTHONHASHSEED": "6640"}
 """What the environment of a process is set to as it starts, for itself and its forks. Dask gives its workers that seed."""
@@ -73,6 +73,8 @@ def start_for(arguments: Sequence[str]) -> None:
     """
     match arguments:
         case ["run" | "ingest", job, *others] if not any("scheduler" in each or "cluster" in each for each in others):
+            # The forks see what is set now. The option --debug, with which the command sets less, would stand before these.
+            prepare_command(debug=False)
             match _cluster_table(Path(job)):
                 case {"kind": kind} if kind != "local":
                     return

@@ -1,4 +1,4 @@
-"""The environment of a worker process, and Dask's settings in it."""
+"""The environment of a worker process and of the command that starts it, and Dask's settings in it."""
 
 import os
 from collections.abc import Iterable, Iterator
@@ -60,17 +60,19 @@ def as_variable(setting: str) -> str:
     return f"DASK_{setting.upper().replace('.', '__').replace('-', '_')}"
 
 
+WITHOUT_BACKENDS = {f"POT_BACKEND_DISABLE_{backend}": "1" for backend in ("PYTORCH", "JAX", "CUPY", "TENSORFLOW")}
+"""Keeps POT from importing every array library that is installed, which takes 1.5 s for torch alone."""
+
+QUIET = {as_variable("logging.distributed"): "critical"}
+"""Keeps workers from writing what they log to the terminal, with a traceback for each failed attempt."""
+
 WORKER_ENVIRONMENT = {
     # The transport solver is bound to one core, and sums in another order give other last bits.
     "OMP_NUM_THREADS": "1",
     "OPENBLAS_NUM_THREADS": "1",
     "MKL_NUM_THREADS": "1",
     "NUMBA_NUM_THREADS": "1",
-    # POT imports every array library that is installed, which takes 1.5 s for torch alone.
-    "POT_BACKEND_DISABLE_PYTORCH": "1",
-    "POT_BACKEND_DISABLE_JAX": "1",
-    "POT_BACKEND_DISABLE_CUPY": "1",
-    "POT_BACKEND_DISABLE_TENSORFLOW": "1",
+    **WITHOUT_BACKENDS,
     # Dask has workers hand every freed block back to the system at once; then arrays of more than 128 kB are mapped and
     # zeroed anew each time, which doubles the time of the stages.
     # One arena, since that of a thread gives its heaps back at once whatever these say.
@@ -80,6 +82,21 @@ WORKER_ENVIRONMENT = {
     **{as_variable(setting): str(value) for setting, value in DASK_SETTINGS.items()},
 }
 """What must stand in a worker's environment before NumPy, POT and Dask are imported."""
+
+
+def prepare_command(*, debug: bool) -> None:
+    """Set what a command and its workers are to find in their environment, where nothing else is set.
+
+    It has to stand there before any of them imports Dask and POT, and so before the process starts that workers are forks
+    of.
+
+    Parameters
+    ----------
+    debug : bool
+        Show what workers log.
+    """
+    for name, value in {**WITHOUT_BACKENDS, **({} if debug else QUIET)}.items():
+        os.environ.setdefault(name, value)
 
 
 @contextmanager

@@ -96,6 +96,23 @@ def test_an_ingest_logs_in_json_too(command, job_file, mutag_job):
     assert [entry["stage"] for entry in events(done.err) if entry["event"] == "stage_finished"] == ["scan", "ingest"]
 
 
+@pytest.mark.parametrize("name", ["run", "ingest"])
+def test_a_task_that_fails_on_a_worker_of_this_machine_leaves_the_log_one_of_json_lines(
+    name, command, job_file, mutag_job, tmp_path
+):
+    # With a number of workers on the command line, the process that workers are forks of would be started later.
+    job = job_file(mutag_job(cluster={"workers": 1, "memory_limit": "1GB"}))
+    assert command("ingest", job).code == 0
+    part = tmp_path / "out" / "graphs" / "part-00001.parquet"
+    part.unlink()
+    (part / "in its place").mkdir(parents=True)
+    failed = command(name, job, "--log-json", shared=False)
+    assert failed.code == 1
+    last = events(failed.err)[-1]
+    assert (last["event"], last["exit_code"]) == ("failed", 1)
+    assert f"{part}: there is a folder where a file should be" in last["message"]
+
+
 # --- Exit codes ---
 
 

@@ -20,6 +20,7 @@ from wegl_dask.errors import WeglError
 from wegl_dask.logs import LOG_JSON, json_lines, log_event
 from wegl_dask.stopping import RUN_AGAIN, Stopped
 from wegl_dask.version import __version__
+from wegl_dask.worker_environment import prepare_command
 
 SHORTAGES = {
     "can't start new thread": "threads or processes",
@@ -150,12 +151,7 @@ def main(*, debug: bool) -> None:
     # What the encoding of the terminal has no character for becomes a question mark.
     if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
         sys.stdout.reconfigure(errors="replace")
-    if not debug:
-        # Workers write what they log to the terminal, with a traceback for each failed attempt; this is for them.
-        os.environ.setdefault("DASK_LOGGING__DISTRIBUTED", "critical")
-    # POT imports every array library that it finds, seconds a process, unless it is told not to before it is imported.
-    for backend in ("PYTORCH", "JAX", "CUPY", "TENSORFLOW"):
-        os.environ.setdefault(f"POT_BACKEND_DISABLE_{backend}", "1")
+    prepare_command(debug=debug)
     # Nearly all objects of a command are those of modules, which stay: it takes a tenth of the time of their import to look
     # for cycles among them again and again, and as much to do so once more when the command has ended.
     gc.set_threshold(100_000, 50, 100)
