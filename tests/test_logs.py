@@ -5,7 +5,7 @@ from datetime import datetime
 
 import pytest
 
-from wegl_dask.logs import LoggedProgress, json_lines, log, log_event
+from wegl_dask.logs import LoggedProgress, json_lines, log, log_event, set_levels
 
 
 def lines(stream):
@@ -51,6 +51,30 @@ def test_afterwards_logging_is_as_it_was(caplog):
     caplog.set_level(logging.DEBUG)
     log_event("part", "nobody asked for it")
     assert caplog.messages == []
+
+
+@pytest.fixture
+def levels_put_back():
+    """Let each logger that is there have its level back in the end."""
+    loggers = [logging.getLogger(name) for name in (None, "wegl_dask", *logging.root.manager.loggerDict)]
+    levels = [logger.level for logger in loggers]
+    yield
+    for logger, level in zip(loggers, levels, strict=True):
+        logger.setLevel(level)
+
+
+@pytest.mark.usefixtures("levels_put_back")
+@pytest.mark.parametrize(
+    ("debug", "expected"), [(False, ["theirs, a warning", "ours"]), (True, ["theirs", "theirs, a warning", "ours"])]
+)
+def test_of_libraries_only_what_is_worth_a_warning_is_logged_unless_it_is_for_debugging(debug, expected):
+    set_levels(debug=debug)
+    stream = io.StringIO()
+    with json_lines(stream):
+        logging.getLogger("botocore.credentials").info("theirs")
+        logging.getLogger("botocore.credentials").warning("theirs, a warning")
+        logging.getLogger("wegl_dask.slurm_client").info("ours")
+    assert [line["message"] for line in lines(stream)] == expected
 
 
 @pytest.mark.parametrize(("error", "event"), [(None, "stage_finished"), (KeyError, "stage_stopped")])

@@ -38,6 +38,25 @@ def log_event(event: str, message: str, *, level: int = logging.INFO, **fields: 
     log.log(level, message, extra={"event": event, "fields": fields})
 
 
+def set_levels(*, debug: bool) -> None:
+    """Choose what this process logs: all that the package says, and of libraries what is worth a warning, Dask's less.
+
+    Parameters
+    ----------
+    debug : bool
+        Have libraries say more: what is worth knowing, and all that Dask says.
+    """
+    logging.getLogger("wegl_dask").setLevel(logging.INFO)
+    logging.getLogger().setLevel(logging.INFO if debug else logging.WARNING)
+    if not debug:
+        for noisy in ("dask", "bokeh", "asyncio", "tornado"):
+            logging.getLogger(noisy).setLevel(logging.ERROR)
+        # A scheduler in this process calls it an error that a worker is gone with what it held, and has it made again.
+        logging.getLogger("distributed").setLevel(logging.CRITICAL)
+        # That a worker is restarted for want of memory is worth knowing.
+        logging.getLogger("distributed.nanny.memory").setLevel(logging.WARNING)
+
+
 class JsonFormatter(logging.Formatter):
     """Renders a record as one line of JSON."""
 
@@ -57,19 +76,20 @@ class JsonFormatter(logging.Formatter):
 
 @contextmanager
 def json_lines(stream: TextIO) -> Iterator[None]:
-    """Write all that is logged during a ``with`` block to `stream`, as JSON lines, and nowhere else."""
+    """Write all that is logged during a ``with`` block to `stream`, as JSON lines, and nowhere else.
+
+    What libraries say is logged from the level on that is set, see `set_levels`.
+    """
     handler = logging.StreamHandler(stream)
     handler.setFormatter(JsonFormatter())
     root = logging.getLogger()
-    handlers, level, events_level = root.handlers[:], root.level, log.level
+    handlers, events_level = root.handlers[:], log.level
     root.handlers[:] = [handler]
-    root.setLevel(logging.INFO)
     log.setLevel(logging.INFO)
     try:
         yield
     finally:
         root.handlers[:] = handlers
-        root.setLevel(level)
         log.setLevel(events_level)
 
 

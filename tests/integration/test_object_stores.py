@@ -85,6 +85,9 @@ def test_a_job_reads_from_a_bucket_and_writes_to_it(bucket, stored_job, command,
     assert found["graph_id"].to_pylist() == expected["graph_id"].to_pylist()
     assert found["embedding"].to_pylist() == expected["embedding"].to_pylist()
     assert set(found["source_file"].to_pylist()) == {f"{bucket.url}/in/a.csv", f"{bucket.url}/in/b.csv.gz"}
+    # The store's client is not heard on how it found its credentials.
+    stages = {"scan", "ingest", "moments", "merge", "projection", "sample", "reference", "embed"}
+    assert {line.partition(":")[0] for line in done.err.splitlines()} == stages
     # A part is one put, under its own name: nothing is copied or renamed.
     puts = bucket.puts("out/")
     assert {key: count for key, count in puts.items() if count > 1 and not key.endswith(LOCK_NAME)} == {}

@@ -20,7 +20,7 @@ from wegl_dask import fork_server
 from wegl_dask.cli.keys import KeysCommand
 from wegl_dask.cli.summary import print_finding, print_summary
 from wegl_dask.errors import JobFileError, WeglError
-from wegl_dask.logs import LOG_JSON, LoggedProgress, json_lines, log_event
+from wegl_dask.logs import LOG_JSON, LoggedProgress, json_lines, log_event, set_levels
 from wegl_dask.progress import note
 from wegl_dask.spec import JobSpec, read_job
 from wegl_dask.stopping import stopped_by_signals
@@ -217,14 +217,8 @@ def on_cluster(
 
     prepare_workers(spec)
     spare_pandas()
-    logging.basicConfig(level=logging.INFO, format="%(message)s")
-    if not click.get_current_context().find_root().params["debug"]:
-        for noisy in ("dask", "bokeh", "asyncio", "tornado"):
-            logging.getLogger(noisy).setLevel(logging.ERROR)
-        # A scheduler in this process calls it an error that a worker is gone with what it held, and has it made again.
-        logging.getLogger("distributed").setLevel(logging.CRITICAL)
-        # That a worker is restarted for want of memory is worth knowing.
-        logging.getLogger("distributed.nanny.memory").setLevel(logging.WARNING)
+    logging.basicConfig(format="%(message)s")
+    set_levels(debug=click.get_current_context().find_root().params["debug"])
     in_json = click.get_current_context().meta.get(LOG_JSON, False)
     with ExitStack() as stack:
         stack.enter_context(json_lines(sys.stderr) if in_json else nullcontext())
