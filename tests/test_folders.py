@@ -207,8 +207,16 @@ def test_a_missing_client_library_is_named(monkeypatch):
 
 
 def test_a_missing_bucket_and_a_closed_port_are_one_line(s3_options):
-    with pytest.raises(WeglError, match=r"cannot write s3://nosuchbucket/run/a: not found \(The specified bucket"):
-        Folder("s3://nosuchbucket/run", s3_options).write("a", b"1")
+    folder, said = (
+        Folder("s3://nosuchbucket/run", s3_options),
+        "there is no such bucket. Check the path, or make the bucket",
+    )
+    with pytest.raises(WeglError, match=f"^cannot write s3://nosuchbucket/run/a: {said}$"):
+        folder.write("a", b"1")
+    # Where only the folder is missing nothing is listed: it comes to be with its first file.
+    with pytest.raises(WeglError, match=f"^cannot list s3://nosuchbucket/run: {said}$"):
+        folder.listing()
+    assert Folder("s3://runs/no-such-folder", s3_options).listing() == {}
     closed = s3_options | {"endpoint_url": "http://127.0.0.1:9", "config_kwargs": {"retries": {"max_attempts": 1}}}
     with pytest.raises(WeglError, match="cannot write s3://runs/a: EndpointConnectionError"):
         Folder("s3://runs", closed).write("a", b"1")

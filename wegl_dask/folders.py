@@ -219,8 +219,13 @@ class Folder:
         """List what is in the folder or a subfolder of it: size in bytes of each file, None for a folder, by name.
 
         Where there is no such folder, nothing is listed.
+
+        Raises
+        ------
+        WeglError
+            If it cannot be listed, or an S3 store has no such bucket, in which no folder would come to be.
         """
-        with self._explained("list", name), contextlib.suppress(FileNotFoundError, NotADirectoryError):
+        with self._explained("list", name), _no_folder_is_empty():
             if self.is_local:
                 return _list_local(Path(self.url, name))
             store, root = self._store()
@@ -407,6 +412,22 @@ _REASONS = {
 }
 
 
+@contextlib.contextmanager
+def _no_folder_is_empty() -> Iterator[None]:
+    """Take a folder that is not there for one that holds nothing, unless there is no bucket for it."""
+    try:
+        yield
+    except (FileNotFoundError, NotADirectoryError) as error:
+        if _has_no_bucket(error):
+            raise
+
+
+def _has_no_bucket(error: Exception) -> bool:
+    """Whether S3 has answered that there is no such bucket; s3fs makes it the same error as that of a missing object."""
+    response = getattr(error.__cause__, "response", None) or {}
+    return bool(response.get("Error", {}).get("Code") == "NoSuchBucket")
+
+
 def _reason(error: Exception) -> str:
     number = getattr(error, "errno", None)
     match number, error:
@@ -414,6 +435,8 @@ def _reason(error: Exception) -> str:
             return _REASONS[number]
         case (_, PermissionError()):
             return f"permission denied ({error}). Choose another folder, or change its rights"
+        case (_, FileNotFoundError()) if _has_no_bucket(error):
+            return "there is no such bucket. Check the path, or make the bucket"
         case (_, FileNotFoundError()):
             return f"not found ({error})"
         case (int(), OSError()):

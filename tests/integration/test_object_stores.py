@@ -100,6 +100,16 @@ def test_a_job_reads_from_a_bucket_and_writes_to_it(bucket, stored_job, command,
     assert "aws" not in bucket.read("out/job.toml").decode().lower()
 
 
+@pytest.mark.parametrize("name", ["check", "run"])
+def test_a_bucket_that_is_not_there_is_refused_before_anything_is_started(
+    name, bucket, molecules_job, job_file, command
+):
+    job = job_file(molecules_job(output={"path": "s3://no-such-bucket-anywhere/out"}))
+    failed = command(name, job, shared=False, environment=bucket.environment)
+    said = "there is no such bucket. Check the path, or make the bucket"
+    assert (failed.code, failed.err) == (1, f"wegl-dask: cannot list s3://no-such-bucket-anywhere/out: {said}\n")
+
+
 def test_an_error_of_the_store_does_not_show_the_credentials(bucket, stored_job, command):
     for broken in ({"AWS_ENDPOINT_URL_S3": "http://127.0.0.1:9"}, {"AWS_SECRET_ACCESS_KEY": ""}):
         failed = command(
