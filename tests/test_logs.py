@@ -42,6 +42,24 @@ def test_a_traceback_is_part_of_its_object():
     assert "ZeroDivisionError: division by zero" in entry["traceback"]
 
 
+def test_what_loggers_with_handlers_of_their_own_say_is_json_too(capsys):
+    from distributed import nanny
+
+    # Dask's loggers have one handler, on the standard error that there was when it was imported.
+    handler, logger = logging.StreamHandler(), logging.getLogger("distributed")
+    before = (logger.handlers[:], logger.propagate)
+    logger.handlers[:], logger.propagate = [handler], False
+    stream = io.StringIO()
+    try:
+        with json_lines(stream):
+            logging.getLogger(f"{nanny.__name__}.memory").warning("a worker is restarted")
+        assert (logger.handlers, logger.propagate) == ([handler], False)
+    finally:
+        logger.handlers[:], logger.propagate = before
+    assert [(line["level"], line["message"]) for line in lines(stream)] == [("warning", "a worker is restarted")]
+    assert capsys.readouterr().err == ""
+
+
 def test_afterwards_logging_is_as_it_was(caplog):
     root = logging.getLogger()
     before = (root.handlers[:], root.level, log.level)

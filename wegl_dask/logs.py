@@ -82,15 +82,27 @@ def json_lines(stream: TextIO) -> Iterator[None]:
     """
     handler = logging.StreamHandler(stream)
     handler.setFormatter(JsonFormatter())
-    root = logging.getLogger()
-    handlers, events_level = root.handlers[:], log.level
+    root, own = logging.getLogger(), _loggers_by_themselves()
+    handlers, events_level = [logger.handlers[:] for logger in (root, *own)], log.level
+    for logger in own:
+        logger.handlers[:], logger.propagate = [], True
     root.handlers[:] = [handler]
     log.setLevel(logging.INFO)
     try:
         yield
     finally:
-        root.handlers[:] = handlers
+        for logger, before in zip((root, *own), handlers, strict=True):
+            logger.handlers[:] = before
+        for logger in own:
+            logger.propagate = False
         log.setLevel(events_level)
+
+
+def _loggers_by_themselves() -> list[logging.Logger]:
+    """List the loggers that write with handlers of their own, and not with the root's: Dask, as it is imported, makes some."""
+    # A copy, since other threads make loggers too.
+    loggers = list(logging.getLogger().manager.loggerDict.values())
+    return [each for each in loggers if isinstance(each, logging.Logger) and each.handlers and not each.propagate]
 
 
 class LoggedProgress:
