@@ -244,7 +244,7 @@ def test_check_finds_that_the_output_cannot_be_written(call, job, tmp_path, monk
         os, "access", lambda path, mode: access(path, mode) and not (path == tmp_path and mode & os.W_OK)
     )
     message = error_of(call("check", job, "--set", "output.path=new/run"), 2)
-    assert message == f"{tmp_path}/new/run cannot be written: {tmp_path} is read-only. Choose another output.path"
+    assert message == f"{tmp_path}/new/run cannot be written: {tmp_path} is read-only. Choose another folder"
 
 
 def test_check_finds_a_line_that_is_wrong(call, job, tmp_path):

@@ -181,7 +181,7 @@ def require_writable(folder: Folder) -> None:
     there = next(each for each in (path, *path.parents) if os.access(each, os.F_OK))
     if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
         what = "read-only" if there.is_dir() else "no folder"
-        raise JobFileError(f"{folder.location()} cannot be written: {there} is {what}. Choose another output.path")
+        raise JobFileError(f"{folder.location()} cannot be written: {there} is {what}. Choose another folder")
 
 
 def clear(folder: Folder) -> None:

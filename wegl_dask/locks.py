@@ -155,7 +155,8 @@ def _file_lock(folder: Folder, other: Other) -> _FileLock | None:
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
         except OSError as error:
             is_taken = isinstance(error, FileExistsError)
-            why = "there is a file, or a link that leads nowhere, in its place" if is_taken else error.strerror
+            taken = "there is a file, or a link that leads nowhere, in its place"
+            why = taken if is_taken else {errno.ENOSPC: "the disk is full"}.get(error.errno or 0, error.strerror)
             raise WeglError(f"cannot write in {folder.location()}: {why}. Choose another folder") from error
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

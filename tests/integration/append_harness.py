@@ -75,6 +75,7 @@ class Harness:
                         "id_column": "id",
                         "nodes_per_shard": 600,
                         "max_nodes": 45,
+                        "max_rejected_fraction": 1.0,
                     },
                     "projection": {"components": 10},
                     "output": {"path": str(work / "base")},

@@ -278,7 +278,7 @@ def test_an_output_folder_that_cannot_be_written_is_one_line(wegl, tu_job, tmp_p
     result = wegl(tu_job(), "--set", f"output.path={tmp_path / 'file' / 'out'}")
     assert result.code == 2
     out = tmp_path / "file" / "out"
-    assert f"{out} cannot be written: {tmp_path / 'file'} is no folder. Choose another output.path" in result.line
+    assert f"{out} cannot be written: {tmp_path / 'file'} is no folder. Choose another folder" in result.line
 
 
 def test_a_folder_that_is_no_run_is_left_alone(wegl, tu_job, out):

@@ -205,7 +205,7 @@ def test_a_run_on_a_disk_that_became_read_only_is_left_as_it_is(
     done = started(*command, "bash", "-c", script, sys.executable)
     assert done.returncode == 2
     [line] = done.stderr.splitlines()
-    assert line == f"wegl-dask: {out} cannot be written: {out} is read-only. Choose another output.path"
+    assert line == f"wegl-dask: {out} cannot be written: {out} is read-only. Choose another folder"
     assert contents(out) == before
     for folder in (out, *filter(Path.is_dir, out.rglob("*"))):
         folder.chmod(0o755)
@@ -216,7 +216,7 @@ def test_a_file_where_the_folder_should_be_is_one_line(job, command, job_file, t
     refused = command("run", job_file(job(tmp_path / "out")))
     out = tmp_path / "out"
     assert refused.code == 2
-    assert refused.err == f"wegl-dask: {out} cannot be written: {out} is no folder. Choose another output.path\n"
+    assert refused.err == f"wegl-dask: {out} cannot be written: {out} is no folder. Choose another folder\n"
 
 
 def without_privileges():

@@ -11,7 +11,7 @@ import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from wegl_dask.errors import SourceError
+from wegl_dask.errors import JobFileError, SourceError
 from wegl_dask.molecules import MOLECULE_SCHEMA, graphs_from_smiles
 from wegl_dask.sources.base import LabelSchema
 from wegl_dask.sources.smiles import SmilesSource
@@ -193,14 +193,14 @@ def test_a_field_longer_than_csv_allows_is_rejected(read):
 @pytest.mark.parametrize("encoding", ["utf-16", "utf-7", "no-such-encoding", "cp037", "rot13"])
 def test_an_encoding_that_cannot_be_cut_at_line_ends_is_one_error(encoding):
     write("a.csv", "smiles\nC\n")
-    with pytest.raises(SourceError, match=f"source.encoding = '{encoding}'"):
+    with pytest.raises(JobFileError, match=f"source.encoding = '{encoding}'"):
         scan("a.csv", encoding=encoding)
 
 
 @pytest.mark.parametrize("delimiter", ['"', "\n", "§"])
 def test_an_impossible_delimiter_is_one_error(delimiter):
     write("a.csv", "smiles\nC\n")
-    with pytest.raises(SourceError, match="delimiter"):
+    with pytest.raises(JobFileError, match="delimiter"):
         scan("a.csv", delimiter=delimiter)
 
 

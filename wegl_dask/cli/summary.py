@@ -47,7 +47,8 @@ def print_summary(spec: JobSpec, summary: "RunSummary") -> None:
     speed = f", {summary.rows / total:,.0f} graphs/s" if is_whole else ""
     say(f"seconds: {stages}; {format_seconds(total)} in all stages{speed}")
     folder = "data" if embedded else "graphs"
-    say(f"output: {spec.output.path} ({counted(summary.shards, 'part')} in {folder}/, {format_bytes(summary.n_bytes)})")
+    made = f"{counted(summary.shards, 'part')} in {folder}/, {format_bytes(summary.n_bytes)}"
+    say(f"output: {spec.output.path} ({made if summary.shards else 'as it was'})")
     if embedded:
         say("read it with:")
         say("  import wegl_dask")

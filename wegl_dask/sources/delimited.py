@@ -4,7 +4,7 @@ import csv
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from wegl_dask.errors import SourceError
+from wegl_dask.errors import JobFileError, SourceError
 from wegl_dask.sources.records import Lines
 
 _ASCII = b"\t\n\r" + bytes(range(0x20, 0x7F))
@@ -34,19 +34,19 @@ class Dialect:
     def __post_init__(self) -> None:
         try:
             alike = _ASCII.decode(self.encoding) == _ASCII.decode()
-        except LookupError as error:
-            raise SourceError(
-                f"source.encoding = {self.encoding!r} is no encoding of text that Python knows"
-            ) from error
         except UnicodeDecodeError:
             alike = False
+        except LookupError as error:
+            raise JobFileError(
+                f"source.encoding = {self.encoding!r} is no encoding of text that Python knows"
+            ) from error
         if not alike:
-            raise SourceError(
+            raise JobFileError(
                 f"source.encoding = {self.encoding!r}: files are cut between bytes, so an encoding is needed that "
                 "contains ASCII; convert the file to UTF-8"
             )
         if self.delimiter is not None and (not self.delimiter.isascii() or self.delimiter in '"\r\n\0'):
-            raise SourceError(
+            raise JobFileError(
                 f"delimiter = {self.delimiter!r}: it must be an ASCII character, and no quote or line end"
             )
 
