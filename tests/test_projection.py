@@ -251,6 +251,20 @@ def test_vectors_that_are_all_alike_have_no_components():
             fit(np.full((10, 3), 0.7), components=1, fewer=fewer)
 
 
+@pytest.mark.parametrize("components", [None, 2])
+@pytest.mark.parametrize("standardize", [True, False])
+def test_variances_that_overflow_are_refused(components, standardize):
+    vectors = np.random.default_rng(0).standard_normal((20, 3)) * [1e160, 1.0, 1.0]
+    with np.errstate(over="ignore"):
+        moments = Moments.of(vectors, scatter=True)
+    options = {"columns": None, "n_columns": 3, "repeats": 1, "standardize": standardize, "components": components}
+    for encoder in (None, np.eye(3)):
+        with pytest.raises(
+            ValueError, match=r"variances are not finite .*: lower diffusion\.layers, or set edges\.features"
+        ):
+            fit_projection(moments.merge(moments), encoder=encoder, **options)
+
+
 def test_there_can_be_fewer_components_than_asked_for_where_that_is_allowed():
     vectors = np.random.default_rng(0).standard_normal((20, 2)) @ np.ones((2, 5))
     with pytest.raises(ValueError, match="vary in 1 directions only"):

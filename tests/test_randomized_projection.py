@@ -1,6 +1,7 @@
 """Principal components from products with random directions, against those from the whole scatter matrix."""
 
 from dataclasses import replace
+from types import MappingProxyType
 
 import numpy as np
 import pytest
@@ -59,6 +60,48 @@ def test_as_many_directions_as_columns_give_the_exact_components():
     found = fit_projection(Moments.of(vectors, scatter=False), **options, sketch=sketch)
     np.testing.assert_allclose(found.variances, exact.variances, rtol=1e-9)
     np.testing.assert_allclose(found.components, exact.components, atol=1e-6)
+
+
+@pytest.mark.parametrize("rank", [1, 3, 30])
+@pytest.mark.parametrize("width", [20, 35, 300])
+def test_directions_that_outnumber_those_with_variance_find_the_components_of_an_exact_pca(rank, width):
+    """Of the product with the directions a part is rounding error alone, by which nothing can be divided."""
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        rank = min(rank, width)
+        vectors = rng.standard_normal((500, rank)) * 2.0 ** -np.arange(rank) @ rng.standard_normal((rank, width)) + 3
+        directions, centred = random_directions(width, 5, seed), vectors - vectors.mean(axis=0)
+        found = fit_projection(
+            Moments.of(vectors, scatter=False),
+            encoder=None,
+            columns=None,
+            n_columns=width,
+            repeats=1,
+            standardize=False,
+            components=5,
+            fewer=True,
+            sketch=(directions, centred.T @ (centred @ directions)),
+        )
+        exact = PCA(min(rank, 5), svd_solver="full").fit(vectors)
+        assert found.dimension == min(rank, 5)
+        np.testing.assert_allclose(found.variances, exact.explained_variance_ * 499 / 500, rtol=1e-6)
+        np.testing.assert_allclose(np.abs(np.sum(found.components * exact.components_, axis=1)), 1, atol=1e-6)
+
+
+@pytest.mark.parametrize("standardize", [True, False])
+@pytest.mark.parametrize("node_features", [["labels"], ["degrees"], ["labels", "degrees"]])
+def test_components_of_few_columns_are_the_exact_ones(mutag, node_features, standardize):
+    """There are as many directions as columns, of which some depend on others: the degrees are the sum of the labels'."""
+    options = {
+        "n_layers": 2,
+        "n_components": 5,
+        "pooling": "concat",
+        "node_features": node_features,
+        "reference": "origin",
+    }
+    exact = WEGL(**options, standardize=standardize).fit(mutag.batch)
+    found = WEGL(**options, standardize=standardize, projection_method="randomized").fit(mutag.batch)
+    np.testing.assert_allclose(found.explained_variance_, exact.explained_variance_, rtol=1e-2)
 
 
 @pytest.mark.parametrize("pooling", ["concat", "average", "final"])
@@ -125,11 +168,11 @@ def test_a_model_keeps_the_method(mutag, tmp_path):
     assert WEGL.load(tmp_path / "model").projection_method == "randomized"
 
 
-def fitted_by_a_job(shared_data, **projection):
+def fitted_by_a_job(shared_data, diffusion=MappingProxyType({}), **projection):
     spec = JobSpec.from_values(
         {
             "source": {"kind": "tud", "root": str(shared_data / "TUDataset"), "name": "MUTAG", "nodes_per_shard": 700},
-            "diffusion": {"pooling": "concat"},
+            "diffusion": {"pooling": "concat", **diffusion},
             "projection": {"components": 3, **projection},
             "reference": {"kind": "sample"},
             "output": {"path": "unused"},
@@ -148,6 +191,23 @@ def test_a_job_finds_the_components_of_the_estimator_and_the_exact_ones_nearly(s
     np.testing.assert_allclose(found["components"], wegl.components_, atol=1e-8)
     np.testing.assert_allclose(found["variances"], exact["variances"], rtol=1e-2)
     np.testing.assert_array_equal(found["mean"], exact["mean"])
+
+
+@pytest.mark.parametrize("method", ["exact", "randomized"])
+def test_a_job_of_too_many_layers_is_refused(shared_data, method):
+    with pytest.raises(
+        JobFileError, match=r"variances are not finite .*: lower diffusion.layers, or .* with --overwrite"
+    ):
+        fitted_by_a_job(shared_data, {"layers": 300, "pooling": "average"}, method=method)
+
+
+def test_an_algorithm_that_fails_is_not_reported_as_an_error_of_the_job(shared_data, monkeypatch):
+    def failing(*_, **__):
+        raise np.linalg.LinAlgError("Eigenvalues did not converge")
+
+    monkeypatch.setattr(np.linalg, "eigh", failing)
+    with pytest.raises(np.linalg.LinAlgError, match="Eigenvalues did not converge"):
+        fitted_by_a_job(shared_data)
 
 
 def test_a_job_of_too_many_columns_is_refused_with_both_ways_out(shared_data, monkeypatch):

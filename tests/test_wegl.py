@@ -432,6 +432,25 @@ def test_graphs_that_lack_a_feature_are_refused_in_the_words_of_the_parameters(m
         WEGL(node_features="labels").fit([(TRIANGLE, [1, 1, 1])] * 3)
 
 
+@pytest.mark.parametrize("method", ["exact", "randomized"])
+def test_layers_after_which_the_node_embeddings_overflow_are_too_many(mutag, method):
+    """The four kinds of edge multiply the embeddings by up to four in every layer; double precision holds 4^511."""
+    wegl = WEGL(300, n_components=2, projection_method=method)
+    with pytest.raises(
+        ValueError, match=r"variances are not finite .*: lower n_layers, or set edge_features to \"none\""
+    ):
+        wegl.fit(mutag.batch)
+
+
+def test_an_algorithm_that_fails_is_not_reported_as_an_error_of_the_parameters(mutag, monkeypatch):
+    def failing(*_, **__):
+        raise np.linalg.LinAlgError("Eigenvalues did not converge")
+
+    monkeypatch.setattr(np.linalg, "eigh", failing)
+    with pytest.raises(np.linalg.LinAlgError, match="Eigenvalues did not converge"):
+        WEGL(n_components=2).fit(mutag.batch)
+
+
 def test_a_graph_that_the_exact_solver_fails_on_is_warned_of(mutag, monkeypatch):
     wegl = WEGL(n_points=4, reference="sample").fit(mutag.batch)
     real = network_simplex.network_simplex()

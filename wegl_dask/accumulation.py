@@ -60,6 +60,7 @@ class MomentAccumulator:
             self._deviations[np.ix_(columns, columns)] += scipy.linalg.blas.dsyrk(1.0, vectors.T).T
         self._shift(len(vectors), mean)
 
+    @np.errstate(over="ignore", invalid="ignore")
     def add(self, moments: Moments) -> None:
         """Add the vectors that `moments` were taken of."""
         if moments.count:

@@ -3,7 +3,8 @@
 As in `wegl_dask.tasks`, a task gets a small descriptor and leaves its results in the run folder.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import pairwise
@@ -174,15 +175,23 @@ def shard_sketch(
     seed: int,
     train: bool,
 ) -> int:
-    """Multiply the scatter of one shard's node embeddings with random directions."""
+    """Multiply the scatter of one shard's node embeddings with random directions.
+
+    Raises
+    ------
+    JobFileError
+        If a variance of the node embeddings is not finite.
+    """
     with folder.recording("sketch", task.index, task.input_fingerprint) as part:
         graphs = graphs_of_fit(read_graphs(folder, task.index, task.graphs), train=train)
         merged = _read_moments(folder, moments)
+        with _errors_of_the_job():
+            factors = column_factors(merged, standardize=standardize)
         products = settings.build().sketch(
             graphs,
             folder.read_arrays(seen)["seen"],
             merged.mean,
-            column_factors(merged, standardize=standardize),
+            factors,
             random_directions(len(merged.mean), components, seed),
         )
         part.write_arrays("sketch", {"products": products})
@@ -206,7 +215,7 @@ def write_projection(
     Raises
     ------
     JobFileError
-        If the node embeddings vary in fewer directions than components are asked for.
+        If the node embeddings vary in fewer directions than components are asked for, or a variance is not finite.
     """
     nodes = settings.build()
     columns = folder.read_arrays(seen)["seen"]
@@ -218,12 +227,10 @@ def write_projection(
             for file in others:
                 products += folder.read_arrays(file)["products"]
             sketch = random_directions(len(merged.mean), components, seed), products
-        try:
+        with _errors_of_the_job():
             projection = projection_from_moments(
                 nodes, columns, merged, standardize=standardize, components=components, sketch=sketch
             )
-        except ValueError as error:
-            raise JobFileError(f"{error}; run the corrected job with --overwrite") from error
         arrays = {
             "mean": projection.mean,
             "scale": projection.scale,
@@ -322,6 +329,18 @@ def write_model(
         part.write_model(*model.to_files(replace(origin, numbering=read_plan(folder, 0, plan).numbering)))
         part.note(dimension=model.dimension, n_points=model.n_points)
     return 0
+
+
+@contextmanager
+def _errors_of_the_job() -> Iterator[None]:
+    """Report what cannot be fitted as an error of the job."""
+    try:
+        yield
+    except np.linalg.LinAlgError:
+        # Numpy makes it a ValueError, and it is nobody's parameter that an algorithm fails.
+        raise
+    except ValueError as error:
+        raise JobFileError(f"{error}; run the corrected job with --overwrite") from error
 
 
 def _reference(

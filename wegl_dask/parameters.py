@@ -101,6 +101,9 @@ def errors_in_parameters() -> Iterator[None]:
     """Word the errors of a fit in the names of the parameters instead of the keys of the job file."""
     try:
         yield
+    except np.linalg.LinAlgError:
+        # Numpy makes it a ValueError, and it is nobody's parameter that an algorithm fails.
+        raise
     except (TooFewPointsError, ValueError) as error:
         message = str(error)
         for parameter, key in JOB_KEYS.items():

@@ -76,6 +76,8 @@ class NodeEmbedding:
         operator = propagation_operator(batch, self.edge_features)
         return kernels(self.device).pooled(operator, encoded, layers=self.layers, pooling=self.pooling)
 
+    # What is not finite is refused where something is to be fitted to it.
+    @np.errstate(over="ignore", invalid="ignore")
     def moments(self, batch: GraphBatch, seen: IntArray, *, scatter: bool) -> Moments:
         """Take the moments of the pooled node features in the narrower of raw and encoded space.
 

@@ -20,6 +20,9 @@ FloatMatrix = npt.NDArray[np.float64]
 RANK_TOLERANCE = 1e-10
 """Principal components with less than this part of the largest variance are noise of the arithmetic."""
 
+CORE_ROUNDING = 8 * float(np.finfo(np.float64).eps)
+"""Rounding error of a matrix whose eigenvalues are found, a row, as a part of the largest of them."""
+
 DENSE_WIDTH = 1024
 """Columns up to which all principal components are found, whether they are wanted or not."""
 
@@ -65,6 +68,7 @@ class Moments:
         diagonal = np.diagonal(self.deviations) if self.has_scatter else self.deviations
         return diagonal / self.count
 
+    @np.errstate(over="ignore", invalid="ignore")
     def merge(self, other: "Moments") -> "Moments":
         """Moments of both sets together (Chan, Golub and LeVeque 1979)."""
         if not self.count or not other.count:
@@ -133,7 +137,10 @@ def random_directions(width: int, components: int, seed: int) -> FloatMatrix:
 
 
 def column_factors(moments: Moments, *, standardize: bool) -> FloatMatrix:
-    """Say what the columns of the moments are multiplied with before the PCA, (width,); 0 for those without variance."""
+    """Say what the columns of the moments are multiplied with before the PCA, (width,); 0 for those without variance.
+
+    ValueError where a variance is not finite.
+    """
     constant, scale = _scaling(moments.variance, moments.mean, moments.count, standardize=standardize)
     return np.where(constant, 0.0, 1.0 / scale)
 
@@ -179,7 +186,8 @@ def fit_projection(
     Raises
     ------
     ValueError
-        If more components are asked for than there are directions with variance, or there are none.
+        If more components are asked for than there are directions with variance, or there are none, or if a
+        variance is not finite.
     """
     wide = repeats * n_columns
     mapping: FloatMatrix | None = None
@@ -193,8 +201,9 @@ def fit_projection(
     else:
         covered = np.arange(wide)
         mapping = np.asarray(np.kron(np.eye(repeats), encoder), dtype=np.float64)
-        mean = moments.mean @ mapping
-        variance = np.einsum("ij,ij->j", mapping, moments.deviations @ mapping) / moments.count
+        with np.errstate(over="ignore", invalid="ignore"):
+            mean = moments.mean @ mapping
+            variance = np.einsum("ij,ij->j", mapping, moments.deviations @ mapping) / moments.count
     constant, scale = _scaling(variance, mean, moments.count, standardize=standardize)
     variance[constant] = 0.0
     if components is None:
@@ -235,8 +244,15 @@ def _scaling(
 ) -> tuple[npt.NDArray[np.bool_], FloatMatrix]:
     """Mark the constant columns, and say what all are divided by.
 
-    The rule is scikit-learn's: a variance within rounding error of 0.
+    The rule is scikit-learn's: a variance within rounding error of 0. ValueError where a variance is not finite.
     """
+    with np.errstate(over="ignore", invalid="ignore"):
+        if not np.isfinite(mean.sum() + variance.sum()):
+            raise ValueError(
+                "the node embeddings are so large that their variances are not finite in double precision; every layer can "
+                "make them as many times larger as an edge has channels: lower diffusion.layers, or set edges.features to "
+                '"none"'
+            )
     epsilon = np.finfo(np.float64).eps
     constant = np.asarray(variance <= count * epsilon * variance + (count * mean * epsilon) ** 2)
     return constant, np.sqrt(np.where(constant, 1.0, variance)) if standardize else np.ones(len(variance))
@@ -268,18 +284,19 @@ def _principal_axes(
 
 
 def _sketched_axes(directions: FloatMatrix, products: FloatMatrix) -> tuple[FloatMatrix, FloatMatrix]:
-    """Approximate the axes (p, width) of a covariance C and their variances from ``products`` = C times `directions`.
+    """Approximate the axes (k <= p, width) of a covariance C and their variances from ``products`` = C times `directions`.
 
-    Nystrom's method, with the shift that keeps it stable (Tropp, Yurtsever, Udell and Cevher 2017, algorithm 3).
+    Nystrom's method (Tropp, Yurtsever, Udell and Cevher 2017, algorithm 3), with eigenvectors of the core in place of a
+    Cholesky factor: where C has fewer directions than `directions`, rounding makes some of its eigenvalues negative.
     """
     orthonormal, triangle = np.linalg.qr(directions)
     image = scipy.linalg.solve_triangular(triangle, products.T, trans="T").T
-    shift = np.sqrt(len(image)) * np.finfo(np.float64).eps * float(np.linalg.norm(image)) or 1.0
-    image = image + shift * orthonormal
     core = orthonormal.T @ image
-    root = np.linalg.cholesky((core + core.T) / 2)
-    axes, singular, _ = np.linalg.svd(scipy.linalg.solve_triangular(root, image.T, lower=True).T, full_matrices=False)
-    return axes.T, np.maximum(singular**2 - shift, 0.0)
+    values, vectors = np.linalg.eigh((core + core.T) / 2)
+    # What the root of a smaller one divides is rounding error, which it would make a direction of.
+    kept = values > values[-1] * len(values) * CORE_ROUNDING
+    axes, singular, _ = np.linalg.svd(image @ (vectors[:, kept] / np.sqrt(values[kept])), full_matrices=False)
+    return axes.T, singular**2
 
 
 def _largest_eigenpairs(matrix: FloatMatrix, n_wanted: int) -> tuple[FloatMatrix, FloatMatrix]:
