@@ -163,6 +163,22 @@ def test_centres_that_fall_together_are_moved_apart(points, data):
     assert set(map(tuple, points[rows].tolist())) <= set(map(tuple, centres.tolist()))
 
 
+def test_more_centres_than_there_are_distinct_points_are_refused_and_not_looked_for_without_end():
+    with pytest.raises(TooFewPointsError, match=r"are 2 distinct .* to have 3 distinct"):
+        reference._with_distinct_centres(np.array([[0.0], [0.0], [1.0]]), np.array([[1.0], [0.0]]), STEP)
+
+
+@pytest.mark.filterwarnings("ignore:Number of distinct clusters:sklearn.exceptions.ConvergenceWarning")
+@pytest.mark.parametrize("with_dask", [True, False])
+def test_kmeans_tells_points_apart_that_are_one_from_another_origin(with_dask):
+    """Two points differ in their last bit, which single precision does not keep at their distance from the others."""
+    last = np.nextafter(np.float32(-1), np.float32(0))
+    points = np.append(np.repeat(np.float32([2, 2.5, 3]), 8), np.float32([-1, last, -1, last]))[:, None]
+    kmeans = kmeans_reference if with_dask else kmeans_reference_in_memory
+    found = kmeans(in_chunks(points, 10) if with_dask else points, 5, epochs=1, step=2.0**-28, seed=0)
+    assert found.ravel().tolist() == [-1.0, float(last), 2.0, 2.5, 3.0]
+
+
 # --- The other kinds ---
 
 

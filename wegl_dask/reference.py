@@ -91,10 +91,11 @@ def kmeans_reference(points: "da.Array", n_points: int, *, epochs: int, step: fl
         start = _all_distinct_rows(blocks, n_points, step)
     bounds = mini_batches(n_rows, dimension, n_points)
     batches = points.rechunk((tuple(np.diff(bounds).tolist()), dimension))
-    if (origin := _origin_among(start)) is not None:
-        start, batches = start - origin, batches - origin
+    origin, near = _origin_among(start), start
+    if origin is not None:
+        near, batches = start - origin, batches - origin
     with _one_thread():
-        incremental = Incremental(_clusterer(start, n_points, seed), random_state=seed, shuffle_blocks=True)
+        incremental = Incremental(_clusterer(near, n_points, seed), random_state=seed, shuffle_blocks=True)
         for _ in range(epochs):
             incremental.partial_fit(batches)
     return _reference(incremental.estimator_.cluster_centers_, start, origin, step)
@@ -138,10 +139,11 @@ def kmeans_reference_in_memory(
     bounds = mini_batches(n_rows, dimension, n_points).tolist()
     order = list(range(len(bounds) - 1))
     check_random_state(seed).shuffle(order)
-    if (origin := _origin_among(start)) is not None:
-        start, points = start - origin, points - origin
+    origin, near = _origin_among(start), start
+    if origin is not None:
+        near, points = start - origin, points - origin
     with _one_thread():
-        clusterer = _clusterer(start, n_points, seed)
+        clusterer = _clusterer(near, n_points, seed)
         for _ in range(epochs):
             for batch in order:
                 clusterer.partial_fit(points[bounds[batch] : bounds[batch + 1]])
@@ -309,9 +311,12 @@ def _one_thread() -> AbstractContextManager[object]:
 def _reference(
     centres: SinglesOrDoubles, start: SinglesOrDoubles, origin: SinglesOrDoubles | None, step: float
 ) -> FloatMatrix:
-    """Make the reference of the centres that were found from `origin`, as the points `start` are."""
+    """Make the reference of the centres that were found from `origin`, and of the points `start` where it lacks some.
+
+    These are not taken from `origin`: in single precision some that are distinct can be one from there.
+    """
     if origin is not None:
-        centres, start = np.add(centres, origin, dtype=np.float64), np.add(start, origin, dtype=np.float64)
+        centres = np.add(centres, origin, dtype=np.float64)
     return _with_distinct_centres(centres, start, step)
 
 
@@ -357,14 +362,19 @@ def _distinct_rows(points: SinglesOrDoubles, n_wanted: int, step: float) -> Floa
 
 
 def _with_distinct_centres(centres: SinglesOrDoubles, points: SinglesOrDoubles, step: float) -> FloatMatrix:
-    """Round and sort centres; one that falls together with another is moved to the point farthest from all centres."""
+    """Round and sort centres; one that falls together with another is moved to the point farthest from all centres.
+
+    TooFewPointsError where there are fewer distinct points than centres.
+    """
     result = canonical_reference(centres, step)
     if len(result) < len(centres):
         # As they would be centres: one that is such already has the distance 0, however coarse the grid.
         points = round_to_grid(np.asarray(points, dtype=np.float64), step)
     while len(result) < len(centres):
-        farthest = points[np.argmax(squared_distances(points, result).min(axis=1))]
-        result = canonical_reference(np.vstack([result, farthest]), step)
+        distances = squared_distances(points, result).min(axis=1)
+        if not distances.max() > 0:
+            raise TooFewPointsError.of(len(result), len(centres))
+        result = canonical_reference(np.vstack([result, points[np.argmax(distances)]]), step)
     return result
 
 
