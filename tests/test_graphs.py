@@ -1,4 +1,5 @@
 from collections import Counter
+from dataclasses import replace
 from itertools import pairwise
 from types import SimpleNamespace
 
@@ -178,6 +179,28 @@ def test_a_virtual_node_has_no_features_and_is_joined_both_ways_to_every_node(da
         assert edges[:n_old] == listed_edges(batch)[index]
         spokes = [(node, hub) for node in range(hub)] + [(hub, node) for node in range(hub)]
         assert sorted(edges[n_old:]) == sorted((ends, no_features) for ends in spokes)
+
+
+@pytest.mark.parametrize(("n_nodes", "kind"), [(127, np.int8), (128, np.int8), (32_767, np.int16), (32_768, np.int16)])
+def test_the_virtual_node_of_a_graph_whose_edges_end_before_it_has_its_number(batch_of, n_nodes, kind):
+    """Edge ends are kept in the narrowest type that holds them, and no edge need end at the last node."""
+    batch = batch_of(graph(n_nodes, [(0, 1)]), graph(2, [(0, 1)]))
+    narrow = replace(batch, edge_source=batch.edge_source.astype(kind), edge_target=batch.edge_target.astype(kind))
+    extended = narrow.with_virtual_nodes()
+    assert listed_edges(extended) == listed_edges(batch.with_virtual_nodes())
+    assert extended[0].edge_source.max() == extended[0].edge_target.max() == n_nodes
+    assert extended.edge_source.dtype == (kind if n_nodes <= np.iinfo(kind).max else np.int64)
+
+
+@pytest.mark.parametrize("kind", [np.int8, np.uint8, np.uint64, bool])
+def test_virtual_nodes_have_no_category_whatever_the_type_of_the_others(batch_of, kind):
+    batch = batch_of(graph(2, [(0, 1)], labels=[1, 0], edge_labels=[1]))
+    typed = replace(
+        batch, node_categories=batch.node_categories.astype(kind), edge_categories=batch.edge_categories.astype(kind)
+    )
+    extended = typed.with_virtual_nodes()
+    assert extended.node_categories.ravel().tolist() == [1, 0, VIRTUAL]
+    assert extended.edge_categories.ravel().tolist() == [1] + 4 * [VIRTUAL]
 
 
 def test_virtual_nodes_are_not_added_twice(batch_of):

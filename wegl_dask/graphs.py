@@ -249,12 +249,13 @@ class GraphBatch:
         n_nodes, n_edges = self.n_nodes + self.n_graphs, self.n_edges + 2 * self.n_nodes
 
         def spread(array: npt.NDArray[Any], length: int, kept: IntArray, fill: int) -> npt.NDArray[Any]:
-            result = np.full((length, *array.shape[1:]), fill, dtype=array.dtype)
+            result = np.full((length, *array.shape[1:]), fill, dtype=_dtype_for(array, fill))
             result[kept] = array
             return result
 
-        source = spread(self.edge_source, n_edges, old_edges, 0)
-        target = spread(self.edge_target, n_edges, old_edges, 0)
+        largest = int(counts.max(initial=0))
+        source = spread(self.edge_source, n_edges, old_edges, largest)
+        target = spread(self.edge_target, n_edges, old_edges, largest)
         source[inward], target[inward] = spokes, hub_in_graph
         source[outward], target[outward] = hub_in_graph, spokes
         return replace(
@@ -417,6 +418,14 @@ def expand_ranges(starts: IntArray, counts: IntArray) -> IntArray:
     """Concatenate ``arange(start, start + count)`` over all pairs."""
     offsets = offsets_from_counts(counts)
     return np.arange(offsets[-1]) + np.repeat(starts - offsets[:-1], counts)
+
+
+def _dtype_for(array: npt.NDArray[Any], value: int) -> np.dtype[Any]:
+    """Find the type for the entries of an array and one value more: that of the array, if whole numbers of it go so far."""
+    if array.dtype.kind == "f":
+        return array.dtype
+    holds = array.dtype.kind in "iu" and np.iinfo(array.dtype).min <= value <= np.iinfo(array.dtype).max
+    return array.dtype if holds else np.dtype(np.int64)
 
 
 def _size_faults(batch: GraphBatch, max_nodes: int | None) -> Iterator[tuple[int, str]]:
