@@ -101,6 +101,20 @@ def test_kmeans_of_points_far_from_the_origin_is_as_good_as_near_it(offset, with
     assert mean_squared_distance(offset) < 1.02 * mean_squared_distance(0.0)
 
 
+@pytest.mark.parametrize("with_dask", [True, False])
+@pytest.mark.parametrize("offset", [0.0, 30.0])
+@pytest.mark.parametrize("unit", [2.0**-100, 2.0**-70, 2.0**-7, 2.0**62, 2.0**100])
+def test_kmeans_does_not_depend_on_the_unit_of_the_points(unit, offset, with_dask):
+    """Single precision holds the points, and not the squares of their lengths."""
+    points = (np.random.default_rng(9).normal(size=(500, 3)) + offset).astype(np.float32)
+    kmeans = kmeans_reference if with_dask else kmeans_reference_in_memory
+
+    def found(given, step):
+        return kmeans(in_chunks(given, 200) if with_dask else given, 8, epochs=2, step=step, seed=0)
+
+    np.testing.assert_array_equal(found(points * np.float32(unit), STEP * unit) / unit, found(points, STEP))
+
+
 def test_kmeans_depends_on_the_seed(blobs):
     one, two = (kmeans_reference_in_memory(blobs[0], 9, epochs=1, step=STEP, seed=seed) for seed in (0, 1))
     assert not np.array_equal(one, two)

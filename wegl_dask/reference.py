@@ -5,6 +5,7 @@ Paper, section "Calculation of the Reference Distribution".
 
 from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from functools import reduce
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -91,14 +92,14 @@ def kmeans_reference(points: "da.Array", n_points: int, *, epochs: int, step: fl
         start = _all_distinct_rows(blocks, n_points, step)
     bounds = mini_batches(n_rows, dimension, n_points)
     batches = points.rechunk((tuple(np.diff(bounds).tolist()), dimension))
-    origin, near = _origin_among(start), start
-    if origin is not None:
-        near, batches = start - origin, batches - origin
+    frame = _Frame.of(start)
+    batches = frame.enter(batches)
     with _one_thread():
-        incremental = Incremental(_clusterer(near, n_points, seed), random_state=seed, shuffle_blocks=True)
+        first = _clusterer(frame.enter(start), n_points, seed)
+        incremental = Incremental(first, random_state=seed, shuffle_blocks=True)
         for _ in range(epochs):
             incremental.partial_fit(batches)
-    return _reference(incremental.estimator_.cluster_centers_, start, origin, step)
+    return _with_distinct_centres(frame.leave(incremental.estimator_.cluster_centers_), start, step)
 
 
 def import_clustering() -> None:
@@ -139,15 +140,13 @@ def kmeans_reference_in_memory(
     bounds = mini_batches(n_rows, dimension, n_points).tolist()
     order = list(range(len(bounds) - 1))
     check_random_state(seed).shuffle(order)
-    origin, near = _origin_among(start), start
-    if origin is not None:
-        near, points = start - origin, points - origin
+    frame = _Frame.of(start)
     with _one_thread():
-        clusterer = _clusterer(near, n_points, seed)
+        clusterer = _clusterer(frame.enter(start), n_points, seed)
         for _ in range(epochs):
             for batch in order:
-                clusterer.partial_fit(points[bounds[batch] : bounds[batch + 1]])
-    return _reference(clusterer.cluster_centers_, start, origin, step)
+                clusterer.partial_fit(frame.enter(points[bounds[batch] : bounds[batch + 1]]))
+    return _with_distinct_centres(frame.leave(clusterer.cluster_centers_), start, step)
 
 
 def reference_from_samples(
@@ -269,8 +268,7 @@ def barycenter_reference(graphs: Sequence[FloatMatrix], n_points: int, *, step: 
     start = sample_reference(np.concatenate(graphs), n_points, step=step, seed=seed)
     weights = [np.full(len(points), 1.0 / len(points)) for points in graphs]
     # POT ends by displacements, and its solver by costs, that are small of themselves and not in the unit of the points.
-    spread = float(np.ptp(start, axis=0).max())
-    unit = 2.0 ** np.round(np.log2(spread)) if spread else 1.0
+    unit = _unit_of(start)
     points = free_support_barycenter(
         [points / unit for points in graphs], weights, start / unit, numItermax=BARYCENTER_ITERATIONS
     )
@@ -287,17 +285,45 @@ def _start_rows(n_rows: int, dimension: int, n_points: int, seed: int) -> IntArr
     return np.sort(np.random.default_rng(seed).choice(n_rows, size=n_start, replace=False))
 
 
-def _origin_among(points: SinglesOrDoubles) -> SinglesOrDoubles | None:
-    """Find an origin for points that lie far from theirs, (d,); None for others, as those of a projection are.
+@dataclass(frozen=True)
+class _Frame:
+    """Where the coordinates of points count from, and in what unit, while they are clustered.
 
-    Mini-batch k-means computes squared distances from squared lengths, of which nothing is left in single precision where
-    points are far longer than they are apart.
+    K-means in single precision computes squared distances from squared lengths. Of these nothing is left where points are
+    far longer than they are apart, and they are 0, or infinite, where lengths are about 1e-22, or 1e19.
+
+    Attributes
+    ----------
+    origin : float, (d,), or None
+        None for points that do not lie far from theirs, as those of a projection do not.
+    unit : float
+        A power of two, which changes no digit.
     """
-    mean = points.mean(axis=0, dtype=np.float64)
-    if np.square(mean).sum() <= points.var(axis=0, dtype=np.float64).sum():
-        return None
-    origin: SinglesOrDoubles = mean.astype(points.dtype)
-    return origin
+
+    origin: SinglesOrDoubles | None
+    unit: float
+
+    @classmethod
+    def of(cls, points: SinglesOrDoubles) -> "_Frame":
+        """Find the frame of points that stand for all."""
+        mean = points.mean(axis=0, dtype=np.float64)
+        is_near = np.square(mean).sum() <= points.var(axis=0, dtype=np.float64).sum()
+        return cls(None if is_near else mean.astype(points.dtype), _unit_of(points))
+
+    def enter(self, points: Any) -> Any:
+        """Bring points, an array of Dask or of NumPy, into the frame; their type stays."""
+        return (points if self.origin is None else points - self.origin) / self.unit
+
+    def leave(self, points: SinglesOrDoubles) -> FloatMatrix:
+        """Bring points of the frame back."""
+        outside: FloatMatrix = np.multiply(points, self.unit, dtype=np.float64)
+        return outside if self.origin is None else np.add(outside, self.origin, dtype=np.float64)
+
+
+def _unit_of(points: SinglesOrDoubles) -> float:
+    """Find the power of two next to the largest extent of points along an axis, of those that single precision holds."""
+    spread = float(np.subtract(points.max(axis=0), points.min(axis=0), dtype=np.float64).max())
+    return float(2.0 ** np.minimum(np.round(np.log2(spread)), 127)) if spread else 1.0
 
 
 def _one_thread() -> AbstractContextManager[object]:
@@ -306,18 +332,6 @@ def _one_thread() -> AbstractContextManager[object]:
 
     limits: AbstractContextManager[object] = threadpool_limits(1)
     return limits
-
-
-def _reference(
-    centres: SinglesOrDoubles, start: SinglesOrDoubles, origin: SinglesOrDoubles | None, step: float
-) -> FloatMatrix:
-    """Make the reference of the centres that were found from `origin`, and of the points `start` where it lacks some.
-
-    These are not taken from `origin`: in single precision some that are distinct can be one from there.
-    """
-    if origin is not None:
-        centres = np.add(centres, origin, dtype=np.float64)
-    return _with_distinct_centres(centres, start, step)
 
 
 def _clusterer(start: SinglesOrDoubles, n_points: int, seed: int) -> Any:
