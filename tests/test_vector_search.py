@@ -66,7 +66,7 @@ def test_vectors_that_are_not_among_those_searched_may_find_themselves():
 
 @pytest.mark.usefixtures("small_blocks")
 @settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(vectors=few_vectors, k=st.integers(1, 22), power=st.sampled_from([19, 20, 30, 37]))
+@given(vectors=few_vectors, k=st.integers(1, 22), power=st.sampled_from([-44, -30, -23, -20, 19, 20, 30, 37]))
 def test_the_nearest_of_vectors_whose_squares_single_precision_cannot_hold(vectors, k, power):
     vectors = vectors * np.float32(10.0**power)
     own = np.arange(len(vectors))

@@ -241,6 +241,8 @@ def _approximate(one: FloatArray, two: FloatArray) -> tuple[FloatArray, FloatMat
     # The error of a sum of n products is n roundings of the sum of their sizes; some more are of the sums above.
     rounding = (one.shape[1] + 8) * float(np.finfo(np.float32).eps) / 2
     error = rounding * (np.sqrt(norms_one) + np.sqrt(norms_two.max(initial=0.0))) ** 2
+    # And a product that is smaller than the normal numbers may be lost.
+    error += 2 * (one.shape[1] + 8) * float(np.finfo(np.float32).tiny)
     return squared, np.asarray(error, dtype=np.float64)
 
 
