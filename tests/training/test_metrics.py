@@ -87,6 +87,14 @@ def test_a_metric_without_a_value_is_nan():
         assert not any(np.isfinite(value) for value in found.values())
 
 
+@pytest.mark.parametrize("target", [0.1, 1 / 3, 2.0])
+@pytest.mark.parametrize("n", [3, 10])
+def test_there_is_no_r2_of_equal_targets_also_where_their_mean_is_another_number(target, n):
+    """The mean of three times 0.1 is a little more."""
+    Y = np.full((n, 1), target)
+    assert np.isnan(all_metrics("regression", Y, np.zeros((n, 1)), 0.0)["r2"])
+
+
 def test_a_candidate_whose_scores_are_not_numbers_is_never_the_best():
     assert first_best(np.array([0.5, np.nan, 0.7, 0.1])) == 2
     assert first_best(np.array([np.nan, -3.0])) == 1

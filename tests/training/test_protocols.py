@@ -411,8 +411,9 @@ def test_what_labels_and_folds_foretell_is_said_before_the_fits(make_problem, no
         evaluate(rare, "svm-rbf", "cv", no_fits, metric="roc-auc", n_folds=3)
     targets = make_problem("regression", n=60, split=True)
     for protocol, where in (("cv", "a fold"), ("split", 'the part "valid"')):
-        with pytest.raises(WeglError, match=f"R2 is not defined on {where}, where the labels are all alike"):
-            evaluate(with_labels(targets, slice(None), 3.0), "ridge", protocol, no_fits, metric="r2")
+        for value in (3.0, 0.1):
+            with pytest.raises(WeglError, match=f"R2 is not defined on {where}, where the labels are all alike"):
+                evaluate(with_labels(targets, slice(None), value), "ridge", protocol, no_fits, metric="r2")
 
 
 def test_a_part_to_train_on_of_one_class_is_said_before_the_fits(make_problem, no_fits):

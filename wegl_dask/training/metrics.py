@@ -93,10 +93,11 @@ def _mae(y: Column, score: Column, threshold: float) -> float:  # noqa: ARG001
 
 
 def _r2(y: Column, score: Column, threshold: float) -> float:  # noqa: ARG001
+    # The mean of equal targets is not always the target.
+    if y.min() == y.max():
+        return np.nan
     deviations = np.abs(y - y.mean())
     largest = deviations.max()
-    if not largest > 0:
-        return np.nan
     return float(1 - (((y - score) / largest) ** 2).sum() / ((deviations / largest) ** 2).sum())
 
 
