@@ -101,6 +101,22 @@ def test_a_candidate_whose_scores_are_not_numbers_is_never_the_best():
     assert first_best(np.array([[np.nan, 1.0], [2.0, np.nan]]), axis=1).tolist() == [1, 0]
 
 
+@pytest.mark.parametrize("diverged", [-1e15, -1e300, -np.inf])
+def test_a_candidate_that_has_diverged_makes_no_difference_to_the_best_of_the_others(diverged):
+    errors = -np.array([[3.0, 2.0, 1.0], [1.0, 3.0, 2.0]])
+    assert first_best(np.array([diverged, *errors[0]])) == 3
+    assert first_best(np.column_stack([errors, [0.0, diverged]]), axis=1).tolist() == [3, 0]
+    assert first_best(np.full(3, diverged)) == 0
+
+
+@pytest.mark.parametrize("unit", [1e-200, -1e-200, 1.0, -1.0, 1e200])
+def test_of_candidates_that_are_the_same_but_for_rounding_the_first_is_best(unit):
+    best = unit * np.array([1 + 2e-16, 1.0, 1 - 2e-16])
+    worse = unit - 1e-9 * abs(unit)
+    assert first_best(np.array([worse, *best])) == 1
+    assert first_best(np.array([worse, *best[::-1]])) == 1
+
+
 @pytest.mark.parametrize(
     ("kind", "protocol", "name"),
     [

@@ -18,6 +18,9 @@ from wegl_dask.training.spreading import Workers
 INNER_FOLDS = 5
 """Folds that a training part of the cross-validation is cut into, to choose a candidate within it; one a graph if fewer."""
 
+ROUNDING = 1e-12
+"""Part of a metric's value within which others are the same."""
+
 
 @dataclass(frozen=True)
 class CrossValidation:
@@ -133,9 +136,9 @@ def best_candidate(means: FloatMatrix, metric: Metric) -> int:
 
 
 def first_best(values: FloatMatrix, axis: int = -1) -> IntArray:
-    """Find the place of the largest along an axis; of those that are the same but for rounding, the first.
+    """Find the place of the largest along an axis; of those that are as large but for rounding, the first.
 
-    What is not a number is the smallest.
+    What is not a number is the smallest, and what others are makes no difference to the largest.
 
     Examples
     --------
@@ -143,7 +146,8 @@ def first_best(values: FloatMatrix, axis: int = -1) -> IntArray:
     >>> int(values.argmax()), int(first_best(values[::-1]))
     (1, 0)
     """
-    largest = np.abs(values[np.isfinite(values)]).max(initial=0.0)
     known = np.where(np.isnan(values), -np.inf, values)
-    places: IntArray = np.round(known / (largest or 1.0), 12).argmax(axis=axis)
+    largest = known.max(axis=axis, keepdims=True)
+    rounding = ROUNDING * np.abs(np.where(np.isfinite(largest), largest, 0.0))
+    places: IntArray = (known >= largest - rounding).argmax(axis=axis)
     return places
