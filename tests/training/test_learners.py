@@ -170,6 +170,9 @@ def test_a_class_that_is_not_in_the_training_part_is_never_predicted(name, make_
         assert scores.shape == (20, 4)
         assert np.isfinite(scores).all()
         assert set(scores.argmax(axis=1).tolist()) <= set(known)
+        if "svm" not in name:
+            assert (np.delete(scores, known, axis=1) == 0).all()
+            np.testing.assert_allclose(scores.sum(axis=1), 1, rtol=1e-5)
         assert set(fitted(learner, problem, group[0], train).argmax(axis=1).tolist()) <= set(known)
 
 
@@ -181,6 +184,8 @@ def test_one_class_of_two_in_the_training_part_is_predicted_for_all(name, only, 
     train = TRAIN[problem.Y[TRAIN, 0] == only]
     for scores in (*searched(learner, problem, learner.groups()[0][:2], train), fitted(learner, problem, {}, train)):
         assert ((scores[:, 0] > learner.threshold) == only).all()
+        if "svm" not in name:
+            assert (scores[:, 0] == only).all()
 
 
 @pytest.mark.parametrize("name", ["svm-linear", "svm-rbf", "mlp", "ridge"])

@@ -46,6 +46,9 @@ class Learner(ABC):
     threshold: ClassVar[float] = 0.5
     """Score above which class 1 is predicted, where there are two."""
 
+    score_of_none: ClassVar[float] = 0.0
+    """Score of a class that is not in the training part: no probability."""
+
     is_seeded: ClassVar[bool] = True
     """Whether a seed makes a difference."""
 
@@ -176,7 +179,7 @@ class Learner(ABC):
 
     def _in_columns(self, scores: FloatMatrix, classes: npt.NDArray[Any]) -> FloatMatrix:
         """Put the scores of the classes that were in the training part into the columns of all classes."""
-        columns = np.full((len(scores), self.n_classes), self.threshold - 1)
+        columns = np.full((len(scores), self.n_classes), self.score_of_none)
         columns[:, np.asarray(classes, dtype=np.int64)] = scores
         return columns if self.kind == "multiclass" else columns[:, 1:]
 

@@ -43,6 +43,8 @@ class SupportVectorMachine(Learner):
     max_iterations: int = MAX_ITERATIONS
 
     threshold: ClassVar[float] = 0.0
+    # Below that of the class that is predicted, which is on the right side of its boundary.
+    score_of_none: ClassVar[float] = -1.0
     is_seeded: ClassVar[bool] = False
 
     def groups(self) -> list[list[Candidate]]:
