@@ -428,7 +428,7 @@ def test_graphs_that_lack_a_feature_are_refused_in_the_words_of_the_parameters(m
         WEGL(edge_features="weight").fit(mutag.batch)
     with pytest.raises(TooFewPointsError, match=r"to have 3000 distinct points; set n_points to [0-9]+ at most"):
         WEGL(n_points=3000).fit(mutag.batch)
-    with pytest.raises(ValueError, match="choose node_features that tell nodes apart, or leave out n_components"):
+    with pytest.raises(ValueError, match="choose node_features that tell nodes apart, or set n_components = None"):
         WEGL(node_features="labels").fit([(TRIANGLE, [1, 1, 1])] * 3)
 
 

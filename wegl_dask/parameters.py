@@ -105,7 +105,8 @@ def errors_in_parameters() -> Iterator[None]:
         # Numpy makes it a ValueError, and it is nobody's parameter that an algorithm fails.
         raise
     except (TooFewPointsError, ValueError) as error:
-        message = str(error)
+        # In a job that is to have no components the key is left out; the parameter has a default.
+        message = str(error).replace("leave out projection.components", "set n_components = None")
         for parameter, key in JOB_KEYS.items():
             if "." in key:
                 message = re.sub(rf"(?<![\w.]){re.escape(key)}\b", parameter, message)
