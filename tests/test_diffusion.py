@@ -170,6 +170,22 @@ def test_a_vocabulary_of_any_size_takes_no_memory(make_batch):
     np.testing.assert_allclose(operator.toarray(), [[2**31 - 0.5, 0.5], [0.5, 2**31 - 0.5]], rtol=1e-15)
 
 
+@pytest.mark.parametrize("virtual_node", [False, True])
+@pytest.mark.parametrize("size", [2, 25, 26, 300])
+def test_both_ways_to_weigh_labels_give_the_same_operator(make_batch, monkeypatch, size, virtual_node):
+    rng = np.random.default_rng(size)
+    pairs = [(i, j) for i in range(40) for j in range(40) if i != j and (i + j) % 3]
+    labels = rng.integers(0, size, (len(pairs), 1)).tolist()
+    batch = make_batch([plain_graph(40, pairs, labels)], edge_labels=(size,))
+    if virtual_node:
+        batch = batch.with_virtual_nodes()
+    found = []
+    for looked_up in (0, size):
+        monkeypatch.setattr(diffusion, "LOOKED_UP", looked_up)
+        found.append(propagation_operator(batch, "labels").toarray())
+    np.testing.assert_allclose(*found, rtol=1e-14)
+
+
 @pytest.mark.parametrize("looked_up", [0, 2, 1024])
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(

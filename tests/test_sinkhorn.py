@@ -6,7 +6,8 @@ from scipy.spatial.distance import cdist
 
 from wegl_dask import network_simplex, sinkhorn, transport
 from wegl_dask.canonical import WeightedPoints
-from wegl_dask.memory import EXACT_PAIR_BYTES, Extent, embed_terms
+from wegl_dask.graphs import GraphSchema
+from wegl_dask.memory import EXACT_PAIR_BYTES, Extent, Features, embed_terms
 from wegl_dask.sinkhorn import Problem, solve
 from wegl_dask.transport import embed_points
 
@@ -142,7 +143,9 @@ def test_an_exact_plan_in_place_of_an_entropic_one_is_no_larger_than_memory_was_
     result = embed_points(points, rng.standard_normal((40, 2)), solver=solver, auto_size=auto_size)
     assert list(result.failures) == [0]
     assert set(tried) == ({320_000} if auto_size == 320_000 else set())
-    terms = embed_terms(Extent(1, 8000, 0, 8000), 0, 2, 40, solver=solver, auto_size=auto_size)
+    terms = embed_terms(
+        Extent(1, 8000, 0, 8000), Features(GraphSchema(), 0, "none"), 2, 40, solver=solver, auto_size=auto_size
+    )
     assert terms["the costs and the plan of the largest graph"] == EXACT_PAIR_BYTES * auto_size
 
 

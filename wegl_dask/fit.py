@@ -17,6 +17,7 @@ from wegl_dask.ingest import ShardCensus, node_settings, plan_fingerprint
 from wegl_dask.job_checks import MODEL_KEYS
 from wegl_dask.memory import (
     Extent,
+    Features,
     Imported,
     Terms,
     embed_terms,
@@ -135,17 +136,17 @@ def memory_needed(fit: Fit, imported: Imported) -> dict[str, Terms]:
         sketched = n_directions(width, components)
     shards = {shard: record.extra for shard, record in fit.census.records.items()}
     largest = Extent.of_shards(shards, virtual_node=fit.settings.virtual_node)
-    n_blocks = len(nodes.features.blocks)
+    features = Features(fit.settings.schema, len(nodes.features.blocks), fit.settings.edge_features)
     stages = {
-        "moments": moments_terms(largest, n_blocks, width, scatter=scatter),
+        "moments": moments_terms(largest, features, width, scatter=scatter),
         "merge": scatter_terms(width, scatter=scatter),
-        **({"sketch": sketch_terms(largest, n_blocks, width, sketched)} if sketched else {}),
-        "projection": {**scatter_terms(width, scatter=scatter), **sketch_terms(None, n_blocks, width, sketched)},
-        "sample": sample_terms(largest, n_blocks, fit.dimension),
+        **({"sketch": sketch_terms(largest, features, width, sketched)} if sketched else {}),
+        "projection": {**scatter_terms(width, scatter=scatter), **sketch_terms(None, features, width, sketched)},
+        "sample": sample_terms(largest, features, fit.dimension),
         "reference": reference_terms(_sample_size(fit), fit.dimension, spec.reference.kind),
         "embed": embed_terms(
             largest,
-            n_blocks,
+            features,
             fit.dimension,
             fit.n_points,
             solver=spec.transport.solver,

@@ -3,11 +3,12 @@
 Notes
 -----
 All in bytes, for the largest shard with G graphs, n points (virtual nodes included), e listed edges (those of virtual
-nodes included), K blocks of raw columns; for node embeddings with w columns whose moments are taken, d coordinates of a
-point, N reference points, m points in the sample and p = N * (points of the largest graph) pairs of points:
+nodes included), K blocks of raw columns, E edge attributes and F columns of edge labels; for node embeddings with w
+columns whose moments are taken, d coordinates of a point, N reference points, m points in the sample and
+p = N * (points of the largest graph) pairs of points:
 
 ==========  ============================================================================================
-ingest      B + 135 e + (100 + 24 K) n + 2000 S, for the plan of S shards
+ingest      B + (135 + 25 E + 8 F) e + (100 + 24 K) n + 2000 S, for the plan of S shards
 moments     B + 60 e' + 30 K n' + 8 * 3.2 b, and 3 * 8 w^2 with a scatter matrix; b = min(4e6, w n) entries
             of a block (of the largest graph, up to 16e6, where that is more), e' and n' its part of the shard
 merge       B + 4 * 8 w^2
@@ -19,12 +20,16 @@ embed       B + 60 e + (40 d + 30 K) n + 24 min(4e6, G N d) + 14 min(16.8e6, G N
             56 max(131072, auto_size) at most, the largest graph that an exact plan may be looked for
 ==========  ============================================================================================
 
-A projection, which the stages from projection on hold, adds 8 (4 + d) W for W columns, those of categories that do not occur
-included. B = 150 MB are a worker with what it imports. For k-means, each stage from moments on has R = 170 MB more: what it imports
-stays with the worker that does it. The command's workers on its own machine are forks (`wegl_dask.fork_server`), which
-hold less of both, 100 and 120 MB. The factors were measured, as the peak of a process over what it held before, on data
-sets of 2 to 133 listed edges a node and of 4 to 4,000 columns. Beyond what a stage needs, a worker keeps what it has freed:
-see `kept_bytes`.
+Where a stage reads a shard, (15 E + 4 F) e come to that, and with edges.features = "labels" what the column of edge
+labels takes that takes most: 25 e + 24 c n for c labels (in the stage moments for e' and n'), and 90 e where there are
+more than `wegl_dask.diffusion.LOOKED_UP`.
+
+A projection, which the stages from projection on hold, adds 8 (4 + d) W for W columns, those of categories that do not
+occur included. B = 150 MB are a worker with what it imports. For k-means, each stage from moments on has R = 170 MB
+more: what it imports stays with the worker that does it. The command's workers on its own machine are forks
+(`wegl_dask.fork_server`), which hold less of both, 100 and 120 MB. The factors were measured, as the peak of a process
+over what it held before, on data sets of 2 to 133 listed edges a node and of 4 to 4,000 columns. Beyond what a stage
+needs, a worker keeps what it has freed: see `kept_bytes`.
 """
 
 import math
@@ -33,10 +38,11 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from wegl_dask.diffused_columns import GRAPH_ENTRIES
+from wegl_dask.diffusion import LOOKED_UP, EdgeFeature
 from wegl_dask.embeddings import ROW_GROUP_BYTES
 from wegl_dask.errors import MORE_MEMORY, JobFileError
 from wegl_dask.freed_memory import ROOM
-from wegl_dask.graphs import BLOCK_ENTRIES
+from wegl_dask.graphs import BLOCK_ENTRIES, GraphSchema
 from wegl_dask.progress import format_bytes
 from wegl_dask.reference import ReferenceKind, sample_dtype
 from wegl_dask.transport import Solver, largest_exact
@@ -108,21 +114,57 @@ class Extent:
         )
 
 
-def ingest_terms(shard: Extent, n_blocks: int, n_shards: int) -> Terms:
-    """Add up the stage ingest: `n_blocks` are the node features as read."""
+@dataclass(frozen=True)
+class Features:
+    """What the graphs carry, and what is made of it.
+
+    Attributes
+    ----------
+    schema : GraphSchema
+        Attributes and labels of edges are held whether they are used or not.
+    blocks : int
+        Blocks of raw columns of the nodes.
+    edges : {"none", "labels", "attributes", "weight"}
+    """
+
+    schema: GraphSchema
+    blocks: int
+    edges: EdgeFeature
+
+    def stored_bytes(self, shard: Extent) -> int:
+        """Add up what a shard's edges carry, as a stage reads it."""
+        return (15 * self.schema.edge_attribute_width + 4 * len(self.schema.edge_category_counts)) * shard.edges
+
+    def operator_bytes(self, shard: Extent) -> int:
+        """Add up a shard's graphs, without what their edges carry, and their propagation operator."""
+        counts = self.schema.edge_category_counts if self.edges == "labels" else ()
+        of_labels = (
+            25 * shard.edges + 24 * count * shard.points if count <= LOOKED_UP else 90 * shard.edges for count in counts
+        )
+        return 60 * shard.edges + 30 * self.blocks * shard.points + max(of_labels, default=0)
+
+    def graph_bytes(self, shard: Extent) -> int:
+        """Add up a shard's graphs and their propagation operator."""
+        return self.stored_bytes(shard) + self.operator_bytes(shard)
+
+
+def ingest_terms(shard: Extent, schema: GraphSchema, n_shards: int) -> Terms:
+    """Add up the stage ingest."""
+    node_columns = len(schema.node_category_counts) + schema.node_attribute_width
+    of_edge = 135 + 25 * schema.edge_attribute_width + 8 * len(schema.edge_category_counts)
     return {
-        "the graphs of a shard": 135 * shard.edges + (100 + 24 * n_blocks) * shard.points,
+        "the graphs of a shard": of_edge * shard.edges + (100 + 24 * node_columns) * shard.points,
         "the plan of all shards": PLANNED_SHARD_BYTES * n_shards,
     }
 
 
-def moments_terms(shard: Extent, n_blocks: int, width: int, *, scatter: bool) -> Terms:
+def moments_terms(shard: Extent, features: Features, width: int, *, scatter: bool) -> Terms:
     """Add up the stage moments, for node embeddings of `width` columns."""
     of_largest_graph = min(GRAPH_ENTRIES, width * shard.largest_graph)
     block = max(min(BLOCK_ENTRIES, width * shard.points), of_largest_graph if scatter else 0)
     part = min(1.0, block / max(1, width * shard.points))
     return {
-        "the graphs of a shard": part * _graph_bytes(shard, n_blocks),
+        "the graphs of a shard": features.stored_bytes(shard) + part * features.operator_bytes(shard),
         "the node embeddings of a block": 8 * 3.2 * block,
         "the scatter matrix": 3 * 8 * width**2 if scatter else 0,
     }
@@ -133,7 +175,7 @@ def scatter_terms(width: int, *, scatter: bool) -> Terms:
     return {"the scatter matrix": 4 * 8 * width**2 if scatter else 4 * 8 * width}
 
 
-def sketch_terms(shard: Extent | None, n_blocks: int, width: int, n_directions: int) -> Terms:
+def sketch_terms(shard: Extent | None, features: Features, width: int, n_directions: int) -> Terms:
     """Add up the products with random directions, in the stage sketch for a shard, and in the stage projection."""
     if not n_directions:
         return {}
@@ -141,7 +183,7 @@ def sketch_terms(shard: Extent | None, n_blocks: int, width: int, n_directions: 
     if shard is None:
         return products
     return {
-        "the graphs of a shard": _graph_bytes(shard, n_blocks),
+        "the graphs of a shard": features.graph_bytes(shard),
         "the directions diffused": 8 * 4 * n_directions * shard.points,
         **products,
     }
@@ -152,10 +194,10 @@ def projection_terms(width: int, components: int | None) -> Terms:
     return {"the statistics of all categories": 8 * (4 + (components or 0)) * width}
 
 
-def sample_terms(shard: Extent, n_blocks: int, dimension: int) -> Terms:
+def sample_terms(shard: Extent, features: Features, dimension: int) -> Terms:
     """Add up the stage sample."""
     return {
-        "the graphs of a shard": _graph_bytes(shard, n_blocks),
+        "the graphs of a shard": features.graph_bytes(shard),
         "the points of a shard": 16 * dimension * shard.points,
     }
 
@@ -171,22 +213,17 @@ def reference_terms(sample: int, dimension: int, kind: ReferenceKind) -> Terms:
 
 
 def embed_terms(
-    shard: Extent, n_blocks: int, dimension: int, n_points: int, *, solver: Solver, auto_size: int
+    shard: Extent, features: Features, dimension: int, n_points: int, *, solver: Solver, auto_size: int
 ) -> Terms:
     """Add up the stage embed."""
     vectors = shard.graphs * n_points * dimension
     pairs = n_points * shard.largest_graph
     return {
-        "the graphs of a shard": _graph_bytes(shard, n_blocks),
+        "the graphs of a shard": features.graph_bytes(shard),
         "the points of a shard": 40 * dimension * shard.points,
         "the vectors of a shard": 24 * min(BLOCK_ENTRIES, vectors) + 14 * min(ROW_GROUP_BYTES // 4, vectors),
         "the costs and the plan of the largest graph": EXACT_PAIR_BYTES * min(pairs, largest_exact(solver, auto_size)),
     }
-
-
-def _graph_bytes(shard: Extent, n_blocks: int) -> int:
-    """Add up a shard's graphs and their propagation operator."""
-    return 60 * shard.edges + 30 * n_blocks * shard.points
 
 
 def total_bytes(terms: Terms, imported: Imported = STARTED_ANEW) -> int:

@@ -328,7 +328,6 @@ def _assemble(spec: JobSpec, source: _Source, trial: Trial, workers: int, limit:
     graphs = source.graphs(census)
     nodes = round(scale * census.total("nodes"))
     shards = {shard: record.extra for shard, record in census.records.items()}
-    columns = len(source.plan.schema.node_category_counts) + source.plan.schema.node_attribute_width
     imported = FORKED if spec.cluster.kind == "local" and fork_server.POSSIBLE else STARTED_ANEW
     table = spec.reference.model_copy(update={"points": fit.n_points})
     whole = replace(
@@ -338,7 +337,7 @@ def _assemble(spec: JobSpec, source: _Source, trial: Trial, workers: int, limit:
         n_graphs=round(scale * fit.n_graphs),
     )
     terms = {
-        "ingest": ingest_terms(Extent.of_shards(shards, virtual_node=False), columns, source.shards),
+        "ingest": ingest_terms(Extent.of_shards(shards, virtual_node=False), source.plan.schema, source.shards),
         **memory_needed(whole, imported),
     }
     stages = []
