@@ -1,7 +1,7 @@
 import pytest
 
 from wegl_dask.errors import JobFileError
-from wegl_dask.fit import _sample_size, prepare_fit
+from wegl_dask.fit import prepare_fit, sample_size
 from wegl_dask.graphs import GraphSchema
 from wegl_dask.ingest import ShardCensus
 from wegl_dask.molecules import ATOM_CATEGORY_COUNTS
@@ -51,8 +51,8 @@ def test_the_training_graphs_alone_decide_where_the_fit_is_on_them():
 def test_a_barycenter_is_of_the_points_of_its_graphs_whatever_max_nodes_says():
     reference = {"kind": "barycenter", "max_nodes": 3}
     # Two of seven graphs that have 30 nodes together, and as many as there are.
-    assert _sample_size(prepared(reference={**reference, "graphs": 2})) == 9
-    assert _sample_size(prepared(reference={**reference, "graphs": 200})) == 30
+    assert sample_size(prepared(reference={**reference, "graphs": 2})) == 9
+    assert sample_size(prepared(reference={**reference, "graphs": 200})) == 30
 
 
 def test_a_number_of_points_that_is_given_stands():

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 from click.testing import CliRunner
 
-from wegl_dask import pipeline, planning
+from wegl_dask import fit, pipeline, planning
 from wegl_dask.cli import main
 from wegl_dask.errors import JobFileError
 from wegl_dask.ingest import ingest, plan_source
@@ -69,6 +69,30 @@ def test_a_few_shards_tell_what_the_whole_needs(job):
     work = {stage.name: stage.work for stage in predicted.stages}
     for stage in ("moments", "embed"):
         assert whole.seconds(stage) / 8 <= work[stage] <= 8 * whole.seconds(stage) + 0.3
+
+
+@pytest.mark.parametrize("reference", ["kmeans", "barycenter"])
+@pytest.mark.parametrize("method", ["exact", "randomized"])
+def test_all_that_is_left_in_the_scratch_folder_is_foreseen(job, monkeypatch, method, reference):
+    monkeypatch.setattr(planning, "MERGE_FAN_IN", 3)
+    monkeypatch.setattr(fit, "MERGE_FAN_IN", 3)
+    written = []
+    original = RunFolder.written_records
+
+    def note(folder, *arguments):
+        found = original(folder, *arguments)
+        written.extend((file.path, file.n_bytes) for record in found.values() for file in record.files)
+        return found
+
+    projection = {"components": 5, "method": method}
+    # So many graphs that the tried shards draw more than their share of nodes.
+    spec = job(projection=projection, reference={"kind": reference, "points": 4, "max_nodes": 3000, "graphs": 60})
+    predicted = forecast(spec, progress=unshown)
+    with monkeypatch.context() as patched:
+        patched.setattr(RunFolder, "written_records", note)
+        run_whole(spec)
+    whole = sum(size for path, size in dict(written).items() if path.startswith("scratch/"))
+    assert predicted.outputs["scratch"] == pytest.approx(whole, rel=0.1)
 
 
 def test_stages_take_the_time_of_their_tasks_shared_by_the_workers(job):

@@ -143,7 +143,7 @@ def memory_needed(fit: Fit, imported: Imported) -> dict[str, Terms]:
         **({"sketch": sketch_terms(largest, features, width, sketched)} if sketched else {}),
         "projection": {**scatter_terms(width, scatter=scatter), **sketch_terms(None, features, width, sketched)},
         "sample": sample_terms(largest, features, fit.dimension),
-        "reference": reference_terms(_sample_size(fit), fit.dimension, spec.reference.kind),
+        "reference": reference_terms(sample_size(fit), fit.dimension, spec.reference.kind),
         "embed": embed_terms(
             largest,
             features,
@@ -293,7 +293,7 @@ def _merge(run: Run, records: list[PartRecord]) -> PartFile:
         first_index += len(records)
 
 
-def _sample_size(fit: Fit) -> int:
+def sample_size(fit: Fit) -> int:
     """Say how many points the reference is computed from: at most, or for a barycenter about, since graphs are drawn."""
     reference = fit.spec.reference
     if reference.kind == "origin":
@@ -308,7 +308,7 @@ def _sample(run: Run, fit: Fit, projection: PartFile) -> fit_tasks.WrittenParts 
     if fit.spec.reference.kind == "origin":
         return None
     by_graph = fit.spec.reference.kind == "barycenter"
-    wanted = min(fit.n_graphs, fit.spec.reference.graphs) if by_graph else _sample_size(fit)
+    wanted = min(fit.n_graphs, fit.spec.reference.graphs) if by_graph else sample_size(fit)
     held = np.array([fit.counts(shard)[0 if by_graph else 1] for shard in fit.census.records])
     draw = (
         fit_tasks.sample_graphs

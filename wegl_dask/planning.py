@@ -23,7 +23,8 @@ reference   adds E c (m' - m) to what it took, with E epochs of k-means, c the s
             and m' the points of the tried shards and of the job, and it adds what it imports
 
 The whole adds `START_SECONDS` for starting Python and the cluster. Memory is `wegl_dask.memory`'s sum for each stage, for the largest
-of the tried shards. Bytes of graphs/, data/ and scratch/ are S / k times those of the tried shards.
+of the tried shards. Bytes of graphs/ and data/ are S / k times those of the tried shards, and so are those that the stages
+moments and sketch leave in scratch/; that of merge is so many times what a merge wrote, and that of sample goes by points.
 """
 
 import json
@@ -39,7 +40,7 @@ from dask.system import CPU_COUNT
 from wegl_dask import fork_server, slurm_client
 from wegl_dask.claims import JOB_NAME, changed_keys
 from wegl_dask.errors import JobFileError, SourceError
-from wegl_dask.fit import MERGE_FAN_IN, memory_needed
+from wegl_dask.fit import MERGE_FAN_IN, Fit, memory_needed, sample_size
 from wegl_dask.fitting import largest_sample, most_nodes
 from wegl_dask.ingest import ShardCensus, check_plan, shard_size
 from wegl_dask.local_client import memory_of_a_worker
@@ -383,7 +384,7 @@ def _assemble(spec: JobSpec, source: _Source, trial: Trial, workers: int, limit:
         outputs={
             "graphs": round(scale * _bytes_of(census.records.values(), "graphs")),
             "data": round(scale * trial.written("embed")),
-            "scratch": round(scale * (trial.written("moments") + trial.written("sample"))),
+            "scratch": _scratch_bytes(trial, whole, scale, merged),
             "model": trial.written("reference"),
         },
     )
@@ -409,6 +410,15 @@ def _reference_seconds(spec: JobSpec, trial: Trial, n_nodes: int) -> float:
     sample = largest_sample(n_nodes, reference.max_nodes, dimension=trial.fit.dimension, n_points=trial.fit.n_points)
     more_rows = max(0, sample - trial.sampled)
     return trial.seconds("reference") + trial.import_seconds + reference.epochs * trial.row_seconds * more_rows
+
+
+def _scratch_bytes(trial: Trial, whole: Fit, scale: float, merges: int) -> int:
+    """Bytes that all stages leave in scratch/, for `scale` times as many shards as were tried, and so many merges."""
+    of_shards = scale * (trial.written("moments") + trial.written("sketch"))
+    of_merges = merges * trial.written("merge") / len(trial.of_stage("merge"))
+    # The tried shards may draw more than their share, see `_tried_nodes`.
+    of_sample = trial.written("sample") * sample_size(whole) / max(1, trial.sampled)
+    return round(of_shards + of_merges + trial.written("projection") + of_sample)
 
 
 def _bytes_of(records: Iterable[PartRecord], folder: str) -> int:
