@@ -16,15 +16,16 @@ from wegl_dask.folders import Folder
 from wegl_dask.given_model import GivenModel
 from wegl_dask.graphs import GraphSchema, UsedAttributes
 from wegl_dask.known_rows import KnownRows
+from wegl_dask.model_files import MODEL_JSON
 from wegl_dask.points import NodeSettings
 from wegl_dask.progress import shortened
-from wegl_dask.records import PartRecord
+from wegl_dask.records import PART_FOLDERS, PartRecord, part_path, record_path
 from wegl_dask.run import Run
 from wegl_dask.sources import open_source, reading_packages, require_reading_packages
 from wegl_dask.sources.base import Cut, SourcePlan
 from wegl_dask.sources.paths import folder_around
 from wegl_dask.spec import GraphParquetTable, JobSpec, NetworkxTable, SmilesTable
-from wegl_dask.storage import RunFolder
+from wegl_dask.storage import MANIFEST_NAME, RunFolder
 from wegl_dask.tasks import shard_fingerprints
 from wegl_dask.version import NUMERICS_VERSION
 from wegl_dask.worker_checks import own_versions
@@ -35,6 +36,9 @@ SMALLEST_SHARD, LARGEST_SHARD = 16_384, 131_072
 
 CutKey = tuple[str, str, str]
 """The piece of a cut, the hash of its content, and its place in the piece."""
+
+_WRITTEN = (*(part_path(folder, 0) for folder in PART_FOLDERS), record_path("ingest", 0), MODEL_JSON, MANIFEST_NAME)
+"""Files of a run, one of each kind that a source could read."""
 
 
 @dataclass(frozen=True)
@@ -170,21 +174,22 @@ def _scan_for(run: Run, given: GivenModel | None, nodes_per_shard: int | None = 
 
 
 def refuse_output_among_input(spec: JobSpec) -> None:
-    """Refuse a run folder in a folder of the input, from which what the run has written would be read.
+    """Refuse a run folder from which what the run has written would be read as input.
 
     Raises
     ------
     JobFileError
-        If the run folder lies in a folder that the source reads, and has files with an ending that it reads.
+        If the run folder lies in a folder that the source reads, or that a glob of it matches.
     """
     source = spec.source
     if not isinstance(source, SmilesTable | NetworkxTable | GraphParquetTable):
         return
     out = Folder(spec.output.path).url
-    if around := folder_around(source.path, out):
+    if around := folder_around(source.path, out, _WRITTEN):
         raise JobFileError(
-            f"output.path = {spec.output.path!r} is in the folder source.path = {around!r}, from which what the run writes "
-            "would be read as input: choose an output.path elsewhere, or name the input's files by a glob"
+            f"output.path = {spec.output.path!r} is in what source.path = {around!r} stands for, from which what the run "
+            "writes would be read as input: choose an output.path elsewhere, or name the input's files by a glob with their "
+            "ending, such as *.csv"
         )
 
 

@@ -301,6 +301,13 @@ def test_an_output_folder_in_the_folder_of_the_input_is_refused(wegl, tmp_path):
     assert result.code == 2
     assert "from which what the run writes would be read as input: choose an output.path elsewhere" in result.line
     assert not (tmp_path / "in" / "out").exists()
+    for glob in ("/*", "/**/*.json"):
+        result = wegl(
+            job | {"source": job["source"] | {"path": f"{tmp_path}/in{glob}"}, "output": {"path": f"{tmp_path}/in/out"}}
+        )
+        assert result.code == 2
+        assert "name the input's files by a glob with their ending, such as *.csv" in result.line
+        assert not (tmp_path / "in" / "out").exists()
     job["source"]["path"] += "/*.json"
     assert wegl({**job, "output": {"path": str(tmp_path / "in" / "out")}}).code == 0
 

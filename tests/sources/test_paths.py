@@ -1,3 +1,4 @@
+import contextlib
 import os
 import sys
 from pathlib import Path
@@ -79,16 +80,56 @@ def test_the_home_folder_is_expanded(here, monkeypatch):
     assert expand("~/data.csv", ENDINGS) == [str(here / "data.csv")]
 
 
+WRITTEN = ("data/part-0.parquet", "manifest.json")
+
+
 def test_a_folder_is_found_to_lie_in_another(here):
     write("in/a/b.csv")
     (here / "link").symlink_to(here / "in" / "a")
     for inside in ("in", "in/out", "in/a/new/out", "link/out"):
-        assert folder_around("in", str(here / inside)) == "in"
-        assert folder_around(["x", str(here / "in")], str(here / inside)) == str(here / "in")
+        assert folder_around("in", str(here / inside), WRITTEN) == "in"
+        for name in (str(here / "in"), f"file://{here}/in"):
+            assert folder_around(["x", name], str(here / inside), WRITTEN) == name
     for outside in ("out", "in-2/out", "s3://in/out"):
-        assert folder_around(["in", "in/*.csv", "in/a/b.csv", "package://rdkit/Data"], outside) is None
-    assert folder_around("s3://in/a", "s3://in/a/out/") == "s3://in/a"
-    assert folder_around("s3://in/a", "s3://in/a-out") is None
+        names = ["in", "in/*.csv", "in/a/b.csv", "package://rdkit/Data", f"file://{here}/in"]
+        assert folder_around(names, outside, WRITTEN) is None
+    assert folder_around("s3://in/a", "s3://in/a/out/", WRITTEN) == "s3://in/a"
+    assert folder_around("s3://in/a", "s3://in/a-out", WRITTEN) is None
+
+
+@pytest.mark.parametrize("scheme", ["", "file://", "memory://"])
+@pytest.mark.parametrize(
+    ("glob", "out"),
+    [
+        *(("d/*", f"d/{out}") for out in ("out", ".", "out/run", "_out", ".out")),
+        *(("d/*.csv", f"d/{out}") for out in ("out", ".", "b.csv")),
+        *(("d/o*", f"d/{out}") for out in ("out", "other", "run")),
+        *(("d/**/*.csv", f"d/{out}") for out in ("out", "a/out", ".")),
+        *(("d/**/*.json", f"d/{out}") for out in ("out", "a/out", ".", "_out")),
+        *(("d/**", f"d/{out}") for out in ("out", "a/out")),
+        *(("d/*/*.parquet", f"d/{out}") for out in (".", "out")),
+        *(("d/[no]ut/*", f"d/{out}") for out in ("out", "xut")),
+        *(("d/_*/*", f"d/{out}") for out in ("_out", "out")),
+        ("e/*", "d"),
+        ("d/*/sub/*", "d/out"),
+    ],
+)
+def test_a_glob_is_found_by_which_what_a_run_writes_would_be_read(here, scheme, glob, out):
+    """Against what `expand` finds once it is there."""
+    base = {"": str(here), "file://": f"file://{here}", "memory://": f"memory://{here}"}[scheme]
+    out = out.removesuffix("/.")
+    filesystem, root = fsspec.core.url_to_fs(base)
+    for file in ("d/a.csv", "d/a/b.csv", "e/c.csv", "d/nut/x.json", "d/q/sub/x.csv"):
+        filesystem.makedirs(f"{root}/{file}".rpartition("/")[0], exist_ok=True)
+        filesystem.pipe_file(f"{root}/{file}", b"x")
+    foreseen = folder_around(f"{base}/{glob}", f"{base}/{out}".removeprefix("file://"), WRITTEN)
+    for file in WRITTEN:
+        filesystem.makedirs(f"{root}/{out}/{file}".rpartition("/")[0], exist_ok=True)
+        filesystem.pipe_file(f"{root}/{out}/{file}", b"x")
+    found = []
+    with contextlib.suppress(SourceError):
+        found = expand(f"{base}/{glob}", (".csv", ".json", ".parquet"))
+    assert (foreseen is not None) == any(file.endswith(WRITTEN) for file in found)
 
 
 def test_links_are_followed_and_a_loop_of_links_ends(here):

@@ -2,9 +2,11 @@
 
 import importlib.util
 import os
+import re
 import secrets
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from fnmatch import fnmatchcase
 from itertools import takewhile
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -20,6 +22,9 @@ COMPRESSIONS = (".gz", ".bz2", ".xz", ".zst")
 PACKAGE = "package://"
 
 _MAGIC = frozenset("*?[")
+
+_FILE_URL = re.compile(r"^(file|local)://")
+"""What a URL begins with that is a local path."""
 
 _STAMPS = ("ETag", "etag", "LastModified", "last_modified", "mtime", "updated", "created")
 """What file systems know of a file that changes with its content."""
@@ -68,21 +73,56 @@ def expand(path: str | Sequence[str], endings: tuple[str, ...]) -> list[str]:
     return files
 
 
-def folder_around(path: str | Sequence[str], folder: str) -> str | None:
-    """Find the one of the folders among `path` that `folder` is, or lies in at any depth; None if there is none."""
-    for name in [path] if isinstance(path, str) else path:
-        if is_remote(name):
-            is_around = f"{folder.rstrip('/')}/".startswith(f"{name.rstrip('/')}/")
-        else:
-            is_local = not name.startswith(PACKAGE) and "://" not in folder
-            is_around = (
-                is_local
-                and local_path(name).is_dir()
-                and Path(folder).resolve().is_relative_to(local_path(name).resolve())
-            )
-        if is_around:
-            return name
-    return None
+def folder_around(path: str | Sequence[str], folder: str, files: Sequence[str]) -> str | None:
+    """Find the one among `path` by which files in `folder` would be read; None if there is none.
+
+    Parameters
+    ----------
+    path : str or sequence of str
+        As of `expand`: a folder, if the files will lie in it at any depth; a glob, if it matches one of them or a folder
+        that they will lie in.
+    folder : str
+        A local path or an fsspec URL; it need not exist.
+    files : sequence of str
+        Paths in `folder` of files that will be there, whatever their endings.
+    """
+    names = [path] if isinstance(path, str) else path
+    return next((name for name in names if not name.startswith(PACKAGE) and _reads_from(name, folder, files)), None)
+
+
+def _reads_from(name: str, folder: str, files: Sequence[str]) -> bool:
+    base, pattern, parts = _apart(name, folder)
+    written = [[*parts, *file.split("/")] for file in files]
+    below = [path[len(base) :] for path in written if path[: len(base)] == base]
+    # The globs of fsspec are asked for files alone.
+    return bool(below) and (not pattern or any(_matches(path, pattern, folders=not is_remote(name)) for path in below))
+
+
+def _apart(name: str, folder: str) -> tuple[list[str], list[str], list[str]]:
+    """Split the name of some input into what is literal and what is left, as of a glob, and a folder into its parts."""
+    local, own = (_FILE_URL.sub("", text) for text in (name, folder))
+    if "://" in local or "://" in own:
+        parts = local.rstrip("/").split("/")
+        base = [*takewhile(lambda part: not _MAGIC.intersection(part), parts)]
+        return base, parts[len(base) :], own.rstrip("/").split("/")
+    literal, rest = _literal(local_path(local))
+    return [*literal.resolve().parts], rest, [*Path(own).resolve().parts]
+
+
+def _matches(parts: Sequence[str], pattern: Sequence[str], *, folders: bool) -> bool:
+    """Whether a glob matches a path below what is literal in it, or one of the folders on the way, if `folders` count."""
+    skipped = _skipped(pattern)
+    shown = [*takewhile(lambda part: not part.startswith(skipped), parts)]
+    ends = range(1, len(shown) + 1) if folders else [len(parts)] if len(shown) == len(parts) else []
+    return any(_fits(parts[:end], pattern) for end in ends)
+
+
+def _fits(parts: Sequence[str], pattern: Sequence[str]) -> bool:
+    if not pattern:
+        return not parts
+    if pattern[0] == "**":
+        return any(_fits(parts[start:], pattern[1:]) for start in range(len(parts) + 1))
+    return bool(parts) and fnmatchcase(parts[0], pattern[0]) and _fits(parts[1:], pattern[1:])
 
 
 def ending_of(name: str) -> str:
@@ -207,9 +247,7 @@ def _files_below(folder: Path) -> Iterator[str]:
 
 def _files_matching(pattern: Path) -> Iterator[str]:
     """Match a glob; the folders in front of it that exist are taken literally."""
-    base, rest = Path(), list(pattern.parts)
-    while (base / rest[0]).is_dir():
-        base /= rest.pop(0)
+    base, rest = _literal(pattern)
     try:
         matches = list(base.glob("/".join(rest)))
     except ValueError as error:
@@ -222,6 +260,14 @@ def _files_matching(pattern: Path) -> Iterator[str]:
             yield from _files_below(match)
         elif match.is_file() or match.is_symlink():
             yield str(match)
+
+
+def _literal(pattern: Path) -> tuple[Path, list[str]]:
+    """Split a path into the folders in front that exist, whatever characters they hold, and the rest."""
+    base, rest = Path(), list(pattern.parts)
+    while rest and (base / rest[0]).is_dir():
+        base /= rest.pop(0)
+    return base, rest
 
 
 def _skipped(pattern: Sequence[str]) -> tuple[str, ...]:
