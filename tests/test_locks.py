@@ -158,6 +158,37 @@ def test_a_lock_is_renewed(monkeypatch):
         lock.ensure_held()
 
 
+class Ahead(datetime):
+    """A clock that is 90 seconds ahead of the store's."""
+
+    @classmethod
+    def now(cls, tz=None):
+        return datetime.now(tz) + timedelta(seconds=90)
+
+
+def test_a_lock_that_is_renewed_is_held_by_whatever_clock(monkeypatch):
+    monkeypatch.setattr(locks, "RENEWED_EVERY", 0.1)
+    folder = RunFolder("memory://locks/ahead")
+    with folder.lock():
+        monkeypatch.setattr(locks, "datetime", Ahead)
+        before = folder.listing()
+        assert is_held(folder)
+        assert folder.listing() == before
+    # That of a run that was killed, and one that ends while it is looked at.
+    folder.write(".lock", b"killed")
+    assert not is_held(folder)
+    threading.Timer(0.05, folder.remove, [".lock"]).start()
+    assert not is_held(folder)
+
+
+def test_a_lock_that_has_long_been_dead_is_not_watched(monkeypatch):
+    folder = RunFolder("memory://locks/old")
+    folder.write(".lock", b"killed")
+    monkeypatch.setattr(Folder, "modified", lambda *_: datetime.now(UTC) - timedelta(hours=1))
+    monkeypatch.setattr(locks, "_is_renewed", lambda *_: pytest.fail("it was watched"))
+    assert not is_held(folder)
+
+
 def test_a_lock_that_cannot_be_renewed_is_reported(monkeypatch):
     folder = RunFolder("memory://locks/unreachable")
     with folder.lock() as lock:

@@ -2,7 +2,8 @@
 
 On a disk it is `flock` on the file ``.lock``, which the kernel releases when the process ends, however it ends. An
 object store, and a file system without `flock`, gets an object ``.lock`` that its owner renews every `RENEWED_EVERY`
-seconds; one that is `DEAD_AFTER` seconds old belongs to a dead run. Ages are measured by the clock of the store alone.
+seconds; one that is `DEAD_AFTER` seconds old belongs to a dead run. Whoever wants the lock measures ages by the clock of
+the store alone, by writing beside it; whoever only asks does not write, and watches a lock that seems dead being renewed.
 Two runs that start there within a moment of one another are told apart by who wrote last: each writes, waits
 `SETTLING` seconds and looks whose lock it is. A run that is suspended for longer than `DEAD_AFTER` can lose its lock,
 which `Lock.ensure_held` reports.
@@ -35,6 +36,12 @@ DEAD_AFTER = 60.0
 
 ASKED_FOR = 0.1
 """Seconds for which a lock of a file may be held by a process that only asks whether it is held."""
+
+CLOCKS_DIFFER = 3600.0
+"""Seconds by which this machine's clock may be ahead of a store's."""
+
+WATCHED = 1.5
+"""Renewals for which such a lock is watched that is dead if this machine's clock is right."""
 
 SETTLING = 1.0
 """Seconds between writing such a lock and looking whether it is still the own one."""
@@ -98,7 +105,8 @@ def is_held(folder: Folder) -> bool:
     """Whether a run holds the lock of a folder that has one; a run that was killed leaves its file behind.
 
     On a disk the file is locked as long as the run lives, on whichever host; where the file system cannot say, and on an
-    object store, its holder renews it.
+    object store, its holder renews it. There a lock that seems to have died within the last hour is watched, which takes
+    some 15 seconds; a clock of this machine that is behind makes a dead run seem to live on for as long as it is behind.
     """
     if folder.is_local:
         try:
@@ -116,7 +124,20 @@ def is_held(folder: Folder) -> bool:
             else:
                 return False
     renewed = folder.modified(LOCK_NAME)
-    return renewed is None or (datetime.now(UTC) - renewed).total_seconds() < DEAD_AFTER
+    age = 0.0 if renewed is None else (datetime.now(UTC) - renewed).total_seconds()
+    return age < DEAD_AFTER or (age < CLOCKS_DIFFER and _is_renewed(folder, renewed))
+
+
+def _is_renewed(folder: Folder, before: datetime | None) -> bool:
+    """Watch whether a lock that is an object gets another date: no two clocks have to agree, and nothing is written."""
+    deadline = time.monotonic() + WATCHED * RENEWED_EVERY
+    while time.monotonic() < deadline:
+        time.sleep(RENEWED_EVERY / 10)
+        renewed = folder.modified(LOCK_NAME)
+        if renewed != before:
+            # It has no date when its run has ended.
+            return renewed is not None
+    return False
 
 
 def refuse_held(folder: Folder) -> None:
