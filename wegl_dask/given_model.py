@@ -7,14 +7,15 @@ from typing import Any
 
 import numpy as np
 
-from wegl_dask.errors import JobFileError
+from wegl_dask.errors import JobFileError, WeglError
 from wegl_dask.folders import Folder
 from wegl_dask.graphs import GraphSchema
-from wegl_dask.model_files import MODEL_JSON, encode_model, find_model
+from wegl_dask.model_files import MODEL_JSON, encode_model, find_model, has_model
 from wegl_dask.records import PartRecord
 from wegl_dask.run import Run
 from wegl_dask.saved_model import Model, Origin
 from wegl_dask.spec import EdgesTable, JobSpec, ModelTable
+from wegl_dask.storage import RunFolder
 
 
 @dataclass(frozen=True)
@@ -28,12 +29,15 @@ class GivenModel:
     arrays : mapping of str to ndarray
     model : Model
     origin : Origin
+    path : str
+        Where it was read.
     """
 
     description: Mapping[str, Any]
     arrays: Mapping[str, np.ndarray]
     model: Model
     origin: Origin
+    path: str
 
     @classmethod
     def read(cls, path: str) -> "GivenModel":
@@ -46,11 +50,13 @@ class GivenModel:
         """
         description, arrays = find_model(Folder(path))
         model, origin = Model.from_files(description, arrays), Origin.from_description(description)
-        return cls({key: value for key, value in description.items() if key != "arrays"}, arrays, model, origin)
+        return cls({key: value for key, value in description.items() if key != "arrays"}, arrays, model, origin, path)
 
     @classmethod
-    def of(cls, spec: JobSpec) -> "tuple[JobSpec, GivenModel | None]":
+    def of(cls, spec: JobSpec, *, overwrite: bool = False) -> "tuple[JobSpec, GivenModel | None]":
         """Read the model that a job names, and fill in what the job leaves to it; a job may name none.
+
+        Where there is none any more, it is the copy that a run of this job has made, unless `overwrite` would remove it.
 
         Raises
         ------
@@ -59,8 +65,26 @@ class GivenModel:
         """
         if spec.model.path is None:
             return spec, None
-        given = cls.read(spec.model.path)
+        is_gone = not overwrite and not has_model(Folder(spec.model.path))
+        given = (cls._kept(spec) if is_gone else None) or cls.read(spec.model.path)
         return given.completed(spec), given
+
+    @classmethod
+    def _kept(cls, spec: JobSpec) -> "GivenModel | None":
+        """Read the copy of the model in the run folder of a job, if it is whole, and the one that the job is of."""
+        folder = RunFolder(spec.output.path)
+        record = folder.record("reference", 0)
+        if record is None:
+            return None
+        try:
+            kept, known = cls.read(folder.url), folder.job().get("model", {})
+        except WeglError:
+            return None
+        is_named = spec.model.sha256 == kept.sha256 or (
+            spec.model.sha256 is None and known.get("path") == spec.model.path
+        )
+        # Of a fit, the record has the fingerprint of that.
+        return kept if is_named and record.input_fingerprint == kept.sha256 else None
 
     @property
     def schema(self) -> GraphSchema:

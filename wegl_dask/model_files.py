@@ -119,6 +119,12 @@ def find_model(folder: Folder) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     return read_model(folder, PurePosixPath(MODEL_JSON).parent.name if is_run else "")
 
 
+def has_model(folder: Folder) -> bool:
+    """Whether `find_model` would find a model, whole or not."""
+    path = PurePosixPath(MODEL_JSON)
+    return path.name in folder.listing() or path.name in folder.listing(path.parent.name)
+
+
 def _describe(array: np.ndarray) -> dict[str, Any]:
     array = _portable(array)
     return {

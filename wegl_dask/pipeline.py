@@ -109,7 +109,7 @@ def refuse_early(spec: JobSpec, *, overwrite: bool = False) -> None:
         If the model cannot be used, the run folder is another job's or held by another run, or the source or a package
         is missing.
     """
-    spec, _ = GivenModel.of(spec)
+    spec, _ = GivenModel.of(spec, overwrite=overwrite)
     refuse_output_among_input(spec)
     if spec.output.performance_report:
         require_bokeh()
@@ -147,7 +147,7 @@ def run_job(
     """
     require_device(client, spec.cluster.device)
     require_packages(client, reading_packages(spec.source))
-    spec, given = GivenModel.of(spec)
+    spec, given = GivenModel.of(spec, overwrite=overwrite)
     with _claimed(spec, client, overwrite=overwrite, progress=progress) as run:
         return _run_fit(run) if given is None else _run_with(run, given)
 
@@ -177,7 +177,7 @@ def _run_with(run: Run, given: GivenModel) -> RunSummary:
     if not _wants_all_graphs(run):
         shards = not_embedded(run, ingest(run, plan, set(), used=used), model)
     census = ingest(run, plan, shards, used=used)
-    return _end(run, given, census, model, notes=(f"model: {run.spec.model.path}",))
+    return _end(run, given, census, model, notes=(f"model: {given.path}",))
 
 
 def _was_finished(folder: RunFolder) -> bool:
@@ -216,7 +216,7 @@ def ingest_job(
 ) -> RunSummary:
     """Run the stages up to the graph shards; parameters and errors as of `run_job`."""
     require_packages(client, reading_packages(spec.source))
-    spec, given = GivenModel.of(spec)
+    spec, given = GivenModel.of(spec, overwrite=overwrite)
     with _claimed(spec, client, overwrite=overwrite, progress=progress) as run:
         used = None if given is None else given.model.points.nodes.used
         census = ingest(run, plan_source(run, given), used=used)

@@ -4,6 +4,7 @@ import csv
 import itertools
 import json
 import shutil
+import tomllib
 from pathlib import Path
 
 import networkx as nx
@@ -75,6 +76,33 @@ def test_a_part_that_is_missing_is_made_again_with_the_model(run, mutag_job, tmp
     assert run(transform).parts_made == 12 + 1 + 1
     assert contents(tmp_path / "other") == before
     assert verify_run(RunFolder(str(tmp_path / "other")), deep=True) == []
+
+
+@pytest.mark.parametrize("by", ["its job file", "the job"])
+def test_a_transform_is_mended_by_its_own_copy_of_a_model_that_has_moved(run, mutag_job, tmp_path, contents, by):
+    job = mutag_job()
+    run(job)
+    transform, other = with_model(job, tmp_path / "out", tmp_path / "other"), tmp_path / "other"
+    assert run(transform).notes == (f"model: {tmp_path / 'out'}",)
+    before = contents(other)
+    (tmp_path / "out").rename(tmp_path / "moved")
+    (other / "data" / "part-00003.parquet").unlink()
+    again = tomllib.loads((other / "job.toml").read_text()) if by == "its job file" else transform
+    summary = run(again)
+    assert summary.parts_made == 1
+    assert f"model: {other}" in summary.notes
+    assert contents(other) == before
+    assert verify_run(RunFolder(str(other)), deep=True) == []
+    # What would clear the only copy is refused, and so is what the copy may not be of, or is not whole.
+    for changed in ({"path": str(tmp_path / "gone")}, {"path": str(tmp_path / "out"), "sha256": "0" * 64}):
+        with pytest.raises(WeglError, match=r"model\.json: it is not there"):
+            run({**transform, "model": changed})
+    with pytest.raises(WeglError, match=r"model\.json: it is not there"):
+        run(again, overwrite=True)
+    assert contents(other) == before
+    (other / "model" / "arrays.npz").write_bytes(b"damaged")
+    with pytest.raises(WeglError, match=rf"{tmp_path / 'out'}/model/model\.json: it is not there"):
+        run(again)
 
 
 def test_another_model_in_the_same_place_is_refused(run, mutag_job, tmp_path):
