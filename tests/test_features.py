@@ -5,7 +5,14 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from wegl_dask.features import atom_embedding, build_features, default_features, degrees, is_virtual
+from wegl_dask.features import (
+    atom_embedding,
+    build_features,
+    default_edge_features,
+    default_features,
+    degrees,
+    is_virtual,
+)
 from wegl_dask.graphs import GraphSchema
 
 OGB_TABLES = (119, 5, 12, 12, 10, 6, 6, 2, 2)
@@ -203,13 +210,14 @@ def test_features_that_the_graphs_do_not_carry_are_refused(schema, names, words)
 
 
 @pytest.mark.parametrize(
-    ("schema", "expected"),
+    ("schema", "expected", "of_edges"),
     [
-        (MOLECULES, ("atom_embedding",)),
-        (GraphSchema((3,), node_attribute_width=18), ("labels",)),
-        (GraphSchema(node_attribute_width=2), ("attributes",)),
-        (GraphSchema(edge_category_counts=(4,)), ("degrees",)),
+        (MOLECULES, ("atom_embedding",), "labels"),
+        (GraphSchema((3,), node_attribute_width=18), ("labels",), "none"),
+        (GraphSchema(node_attribute_width=2, edge_attribute_width=1), ("attributes",), "none"),
+        (GraphSchema(edge_category_counts=(4,)), ("degrees",), "labels"),
     ],
 )
-def test_features_that_no_job_names_follow_from_what_the_graphs_carry(schema, expected):
+def test_features_that_no_job_names_follow_from_what_the_graphs_carry(schema, expected, of_edges):
     assert default_features(schema) == expected
+    assert default_edge_features(schema) == of_edges

@@ -258,6 +258,7 @@ def test_moments_cover_the_columns_that_occur_once_a_layer(molhiv_500, pooling, 
     layers = np.split(nodes.evaluate(batch), nodes.repeats, axis=1)
     expected = Moments.of(np.hstack([layer[:, seen] for layer in layers]), scatter=scatter)
     assert_same_moments(nodes.moments(batch, seen, scatter=scatter), expected)
+    assert nodes.moments_width(seen) == len(seen) * (3 if pooling == "concat" else 1)
 
 
 def test_moments_are_taken_in_the_narrower_of_raw_and_encoded_space(molhiv_500):
@@ -270,7 +271,9 @@ def test_moments_are_taken_in_the_narrower_of_raw_and_encoded_space(molhiv_500):
     labels = NodeEmbedding(features_of(batch, ["labels"]), "labels", virtual_node=False, layers=1, pooling="final")
     expected = Moments.of(labels.evaluate(batch)[:, seen], scatter=True)
     assert_same_moments(nodes.moments(batch, seen, scatter=True), expected)
+    assert nodes.moments_width(seen) == len(seen)
     nodes = NodeEmbedding(narrow, "labels", virtual_node=False, layers=1, pooling="final")
+    assert nodes.moments_width(seen) == 8
     assert_same_moments(nodes.moments(batch, seen, scatter=True), Moments.of(nodes.evaluate(batch), scatter=True))
 
 

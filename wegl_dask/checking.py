@@ -7,7 +7,7 @@ from dask.system import CPU_COUNT
 
 from wegl_dask.claims import examine, require_writable
 from wegl_dask.errors import SourceError
-from wegl_dask.features import default_features
+from wegl_dask.features import default_edge_features, default_features
 from wegl_dask.given_model import GivenModel
 from wegl_dask.ingest import check_plan, refuse_output_among_input, shard_size
 from wegl_dask.kernels import kernels
@@ -83,7 +83,7 @@ def check_job(spec: JobSpec) -> Finding:
     if nodes <= SCANNED_NODES:
         plan = _scan(spec, source, pieces, nodes, given)
         node_features = ", ".join(spec.nodes.features or default_features(plan.schema))
-        edge_features: str = spec.edges.features or ("labels" if plan.schema.edge_category_counts else "none")
+        edge_features: str = spec.edges.features or default_edge_features(plan.schema)
         opened = len(pieces)
         if isinstance(source, SmilesSource):
             nodes, known_labels = source.count(plan)
@@ -92,7 +92,7 @@ def check_job(spec: JobSpec) -> Finding:
         opened = _open(source, spec, pieces)
         node_features, edge_features = ", ".join(spec.nodes.features or ()), spec.edges.features or ""
     if given is not None:
-        node_features = edge_features = f"those of the model in {spec.model.path}"
+        node_features = edge_features = f"those of the model in {given.path}"
     if spec.cluster.kind == "local":
         # The workers will be on this machine: what they lack is missing here.
         kernels(spec.cluster.device)

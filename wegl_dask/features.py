@@ -204,6 +204,11 @@ def default_features(schema: GraphSchema) -> tuple[str, ...]:
     return ("degrees",)
 
 
+def default_edge_features(schema: GraphSchema) -> Literal["labels", "none"]:
+    """Choose edge features for graphs whose job names none: labels, if there are some."""
+    return "labels" if schema.edge_category_counts else "none"
+
+
 def used_attributes(schema: GraphSchema, names: Sequence[str] | None, edge_features: str | None) -> UsedAttributes:
     """Say which attributes graphs are embedded by.
 

@@ -130,7 +130,7 @@ def memory_needed(fit: Fit, imported: Imported) -> dict[str, Terms]:
     spec, nodes = fit.spec, fit.settings.build()
     seen = nodes.features.seen_columns(fit.census.categories, fit.census.degrees)
     scatter = _scatter(nodes, seen, spec)
-    width = nodes.repeats * (nodes.features.n_features if nodes.encodes_before_moments(seen) else len(seen))
+    width = nodes.moments_width(seen)
     components, sketched = spec.projection.components, 0
     if components is not None and needs_sketch(nodes, seen, components, spec.projection.method):
         sketched = n_directions(width, components)
@@ -153,7 +153,7 @@ def memory_needed(fit: Fit, imported: Imported) -> dict[str, Terms]:
             auto_size=spec.transport.auto_size,
         ),
     }
-    statistics = projection_terms(nodes.repeats * nodes.features.n_features, components)
+    statistics = projection_terms(nodes.width, components)
     for stage in ("projection", "sample", "embed"):
         stages[stage].update(statistics)
     if spec.reference.kind == "kmeans":

@@ -50,10 +50,9 @@ def needs_scatter(
     ValueError
         If there are more pairs than can be held.
     """
-    encodes_before = nodes.encodes_before_moments(seen)
-    encodes_later = nodes.features.encoder is not None and not encodes_before
+    encodes_later = nodes.features.encoder is not None and not nodes.encodes_before_moments(seen)
     scatter = (components is not None or encodes_later) and not needs_sketch(nodes, seen, components, method)
-    width = nodes.repeats * (nodes.features.n_features if encodes_before else len(seen))
+    width = nodes.moments_width(seen)
     if scatter and width > SCATTER_WIDTH:
         raise ValueError(
             f"the PCA would need a scatter matrix of {width} x {width} columns, and {SCATTER_WIDTH} are allowed: lower "

@@ -234,13 +234,22 @@ def residual(phi: FloatArray, transport_cost: FloatMatrix) -> FloatMatrix:
 
 
 def residual_and_error(phi: FloatArray, transport_cost: FloatMatrix) -> tuple[FloatMatrix, FloatMatrix]:
-    """Compute `residual` and `stored_error` in one pass over the embeddings; parameters as of `residual`.
+    """Compute `residual`, and bound what rounding has done, in one pass over the embeddings; parameters as of `residual`.
+
+    Returns
+    -------
+    residual : float64, (...)
+    error : float64, (...)
+        How far embeddings may be, in norm, from what they were before they were rounded to the type of `phi`.
 
     Examples
     --------
     >>> r, error = residual_and_error(np.array([[3.0, 4.0]]), np.array([34.0]))
     >>> r.round(6), bool(error[0] < 1e-14)
     (array([3.]), True)
+    >>> _, error = residual_and_error(np.ones((1, 4), dtype=np.float16), np.array([4.0]))
+    >>> (error / 2**-10).round(2)  # half of what two neighbours near 1 differ by, four times
+    array([1.])
     """
     length = _norm(phi)
     error = _stored_error(length, phi)
@@ -279,7 +288,7 @@ def wasserstein_bound(phi_i: FloatArray, phi_j: FloatArray, cost_i: FloatMatrix,
 
 
 def bound_from_residuals(distance: FloatMatrix, residual_i: FloatMatrix, residual_j: FloatMatrix) -> FloatMatrix:
-    """Bound W_2(i, j) by what is known already: |phi_i - phi_j|, with its `stored_error`, and `residual` of each.
+    """Bound W_2(i, j) by what is known already: |phi_i - phi_j|, with the error of each, and `residual` of each.
 
     Parameters
     ----------
@@ -427,25 +436,6 @@ def generalized_geodesic_distance(
         coupling = np.outer(given_i, given_j) if only_one else exact_plan(given_i, given_j, costs)[0]
         total += mass * np.vdot(coupling, costs)
     return float(np.sqrt(total))
-
-
-def stored_error(phi: FloatArray) -> FloatMatrix:
-    """Bound how far embeddings may be, in norm, from what they were before they were rounded to the type of `phi`.
-
-    Parameters
-    ----------
-    phi : float, (..., N * d)
-
-    Returns
-    -------
-    float64, (...)
-
-    Examples
-    --------
-    >>> round(float(stored_error(np.ones(4, dtype=np.float16))) / 2**-10, 2)
-    1.0
-    """
-    return _stored_error(_norm(phi), phi)
 
 
 def _stored_error(length: FloatMatrix, phi: FloatArray) -> FloatMatrix:

@@ -11,7 +11,7 @@ from wegl_dask import tasks
 from wegl_dask.checksums import fingerprint
 from wegl_dask.claims import remove_all
 from wegl_dask.errors import JobFileError, OtherInputError, SourceError, TooManyRejectedError
-from wegl_dask.features import default_features, used_attributes
+from wegl_dask.features import default_edge_features, default_features, used_attributes
 from wegl_dask.folders import Folder
 from wegl_dask.given_model import GivenModel
 from wegl_dask.graphs import GraphSchema, UsedAttributes
@@ -269,7 +269,7 @@ def node_settings(spec: JobSpec, schema: GraphSchema, *, max_degree: int) -> Nod
         degree_clip=spec.nodes.degree_clip,
         embedding_width=spec.nodes.atom_embedding_width,
         seed=spec.seed,
-        edge_features=spec.edges.features or ("labels" if schema.edge_category_counts else "none"),
+        edge_features=spec.edges.features or default_edge_features(schema),
         virtual_node=spec.nodes.virtual_node,
         layers=spec.diffusion.layers,
         pooling=spec.diffusion.pooling,

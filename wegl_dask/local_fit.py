@@ -97,7 +97,7 @@ def fit_points(
         too much memory.
     """
     nodes = settings.build()
-    width = nodes.repeats * nodes.features.n_features
+    width = nodes.width
     if width > LARGEST_WIDTH:
         raise ValueError(
             f"the node embeddings have {width:,} columns, of which there may be {LARGEST_WIDTH:,}: number the categories of the "

@@ -93,10 +93,10 @@ class NodeEmbedding:
         Returns
         -------
         Moments
-            Over the columns `moment_columns` (L + 1 times for "concat").
+            Over `moments_width` columns.
         """
         encode = self.encodes_before_moments(seen)
-        width = self.repeats * (self.features.n_features if encode else len(seen))
+        width = self.moments_width(seen)
         total = MomentAccumulator(width, scatter=scatter)
         for block in batch.blocks(max(1, BLOCK_ENTRIES // max(1, width))):
             prepared = self.prepare(block)
@@ -156,6 +156,10 @@ class NodeEmbedding:
     def encodes_before_moments(self, seen: IntArray) -> bool:
         """Whether the moments are taken of encoded features: when those are fewer than the raw columns that occur."""
         return self.features.encoder is not None and self.features.n_features < len(seen)
+
+    def moments_width(self, seen: IntArray) -> int:
+        """Columns that the moments are taken of: the narrower of raw and encoded features, L + 1 times for "concat"."""
+        return self.repeats * (self.features.n_features if self.encodes_before_moments(seen) else len(seen))
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted
 
-from wegl_dask.features import default_features
+from wegl_dask.features import default_edge_features, default_features
 from wegl_dask.fitting import ProjectionMethod
 from wegl_dask.graph_collections import GraphCollection, collect_graphs
 from wegl_dask.graph_inputs import GraphForm
@@ -415,7 +415,7 @@ class WEGL(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  #
             degree_clip=self.degree_clip,
             embedding_width=self.atom_embedding_width,
             seed=_seed(self.random_state),
-            edge_features=self.edge_features or ("labels" if schema.edge_category_counts else "none"),
+            edge_features=self.edge_features or default_edge_features(schema),
             virtual_node=self.virtual_node,
             layers=self.n_layers,
             pooling=self.pooling,
