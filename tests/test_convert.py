@@ -1,5 +1,6 @@
 import subprocess
 import sys
+import warnings
 
 import networkx as nx
 import numpy as np
@@ -14,6 +15,10 @@ from wegl_dask.labelled_graphs import Vocabularies
 from wegl_dask.plain_graphs import UnusableGraphError
 
 torch, Data = import_pyg()
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore", DeprecationWarning)
+    from torch_geometric.data import Batch
+    from torch_geometric.loader import DataLoader
 
 EDGES = torch.tensor([[0, 1, 1], [1, 0, 1]])
 
@@ -136,6 +141,52 @@ def test_a_data_object_of_no_use_is_named(fields, reason):
     good = Data(x=torch.ones(2, 1), edge_index=EDGES)
     with pytest.raises(UnusableGraphError, match=reason):
         from_pyg([good, Data(**fields)])
+
+
+def batched(n_graphs=3):
+    return Batch.from_data_list([Data(x=torch.ones(i + 2, 1), edge_index=EDGES, y=i) for i in range(n_graphs)])
+
+
+def test_a_batch_of_torch_geometric_is_the_graphs_that_it_was_made_of(mutag, assert_same_batch):
+    graphs, schema = to_pyg(mutag.batch), mutag.batch.schema
+    for given_graphs in (
+        Batch.from_data_list(graphs),
+        DataLoader(graphs, batch_size=50),
+        [Batch.from_data_list(graphs)],
+    ):
+        assert_same_batch(from_pyg(given_graphs, schema), mutag.batch)
+    assert from_pyg([graphs[0], Batch.from_data_list(graphs[1:3])]).n_graphs == 3
+
+
+def test_a_batch_that_cannot_be_taken_apart_is_refused():
+    advice = "give its graphs themselves, as a list of Data, or a Batch as Batch.from_data_list makes it"
+    made_by_hand = Batch(x=torch.ones(3, 1), edge_index=EDGES, batch=torch.tensor([0, 0, 1]))
+    with pytest.raises(UnusableGraphError, match=f"item 1: the Batch .* cannot be taken apart .*: {advice}"):
+        from_pyg([Data(x=torch.ones(2, 1), edge_index=EDGES), made_by_hand])
+    # More, fewer, and what nothing is noted down about.
+    more, fewer, added = batched(), batched(), batched()
+    more.edge_index = torch.zeros((2, 30), dtype=torch.long)
+    fewer.x = torch.ones(2, 1)
+    added.edge_weight = torch.ones(9)
+    for changed, found in (
+        (more, "edge_index of the Batch of torch_geometric was changed after the Batch was made"),
+        (fewer, "the Batch of torch_geometric cannot be taken apart"),
+        (added, "edge_weight of the Batch of torch_geometric was changed"),
+    ):
+        with pytest.raises(UnusableGraphError, match=f"^{found}.*: {advice}"):
+            from_pyg(changed)
+
+
+def test_the_joined_fields_of_several_graphs_do_not_pass_for_one():
+    fields = {"x": torch.ones(3, 1), "edge_index": EDGES}
+    for several in ({"batch": torch.tensor([0, 0, 1])}, {"ptr": torch.tensor([0, 2, 3])}):
+        with pytest.raises(
+            UnusableGraphError, match=r"graph 0: these are 2 graphs joined to one, .*: give them one by one"
+        ):
+            from_pyg([Data(**fields, **several)])
+    # Of one graph alone, and what has these names and means something else.
+    for one in ({"batch": torch.zeros(3)}, {"ptr": torch.tensor([0, 3])}, {"batch": "A7"}, {"ptr": torch.arange(9)}):
+        assert from_pyg([Data(**fields, **one)]).node_counts.tolist() == [3]
 
 
 # networkx

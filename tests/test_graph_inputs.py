@@ -133,6 +133,29 @@ def test_a_data_set_of_torch_geometric_is_read(mutag, make_batch, assert_same_ba
     assert_same_batch(found, canonical_edges(mutag.batch.slice(0, 20))[0])
 
 
+def test_a_batch_of_torch_geometric_is_read_as_its_graphs(mutag, make_batch, assert_same_batch):
+    from torch_geometric.data import Batch
+    from torch_geometric.loader import DataLoader
+
+    graphs = as_pyg(mutag.graphs, make_batch)
+    batched = Batch.from_data_list(graphs)
+    expected = canonical_edges(mutag.batch)[0]
+    for given_graphs in (
+        batched,
+        [batched],
+        DataLoader(graphs, batch_size=30),
+        [*graphs[:5], *DataLoader(graphs[5:], 9)],
+    ):
+        found = list(collect(given_graphs))
+        assert max(batch.n_nodes for batch in found) <= 40
+        assert_same_batch(concatenate(found), expected)
+    graphs[7].edge_attr = graphs[7].edge_attr.float()
+    with pytest.raises(
+        UnusableGraphError, match="graph 7: the graph has 1 categories and 0 attributes a node, 0 and 1 an"
+    ):
+        collect(iter([Batch.from_data_list(graphs[:6]), graphs[6], Batch.from_data_list(graphs[7:8])]))
+
+
 def test_graphs_without_labels_and_without_features_are_read():
     (batch,) = collect(
         [

@@ -2,7 +2,7 @@
 
 import operator
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import ModuleType
 from typing import Any
 
@@ -17,6 +17,9 @@ from wegl_dask.plain_graphs import PlainGraph, UnusableGraphError, join_graphs, 
 NODE_FIELDS = ("x", "node_categories", "node_attributes")
 EDGE_FIELDS = ("edge_attr", "edge_categories", "edge_attributes")
 """Fields of torch_geometric graphs that hold features: of either kind, of integers, of real numbers."""
+
+_SPLIT_FIELDS = (*NODE_FIELDS, *EDGE_FIELDS, "edge_index", "edge_weight", "y")
+"""Fields of a torch_geometric Batch that must come back whole from its graphs."""
 
 
 def from_edge_lists(
@@ -57,21 +60,74 @@ def from_pyg(data_list: Iterable[Any], schema: GraphSchema | None = None) -> Gra
     Parameters
     ----------
     data_list : iterable of torch_geometric.data.Data
-        See `pyg_graph` for the fields that are read.
+        See `pyg_graph` for the fields that are read. A torch_geometric Batch, alone or in the iterable as a DataLoader
+        yields it, is the graphs that it was made of.
     schema : GraphSchema, optional
         Taken from the data by default, see `from_edge_lists`.
 
     Raises
     ------
     UnusableGraphError
-        If a field is missing, or has the wrong shape or type, or the features differ; the message has the graph's
-        index.
+        If a field is missing, or has the wrong shape or type, or the features differ, or a Batch cannot be taken apart;
+        the message has the graph's index.
     """
     plain = []
-    for index, data in enumerate(data_list):
+    for index, data in enumerate(each_graph(data_list)):
         with naming_graph(index):
             plain.append(pyg_graph(data.to_dict()))
     return join_graphs(plain, schema)
+
+
+def each_graph(items: Iterable[Any]) -> Iterator[Any]:
+    """Go through a collection graph by graph: a torch_geometric Batch, as a whole or as an item, is its graphs.
+
+    Raises
+    ------
+    UnusableGraphError
+        If a Batch cannot be taken apart; the message has its place in the collection.
+    """
+    for place, item in enumerate(split_batch(items) if is_pyg_batch(items) else items):
+        if not is_pyg_batch(item):
+            yield item
+            continue
+        try:
+            graphs = split_batch(item)
+        except UnusableGraphError as error:
+            raise UnusableGraphError(f"item {place}: {error}") from error
+        yield from graphs
+
+
+def is_pyg_batch(item: Any) -> bool:
+    """Tell a torch_geometric Batch from a single graph, without importing torch_geometric."""
+    # Of its type: what older versions of torch_geometric have saved has no attributes that can be asked for.
+    return hasattr(type(item), "to_data_list")
+
+
+def split_batch(batch: Any) -> list[Any]:
+    """Take a torch_geometric Batch apart into the graphs that it was made of.
+
+    Raises
+    ------
+    UnusableGraphError
+        If it does not know where its graphs begin and end, or no longer, since it was changed as a whole.
+    """
+    advice = "give its graphs themselves, as a list of Data, or a Batch as Batch.from_data_list makes it of them"
+    try:
+        graphs = list(batch.to_data_list())
+    # What it lacks, or has of another size than when it was made, shows in any of these ways.
+    except (RuntimeError, ValueError, TypeError, AttributeError, LookupError) as error:
+        what = " ".join(str(error).split())
+        raise UnusableGraphError(
+            f"the Batch of torch_geometric cannot be taken apart into its graphs ({type(error).__name__}: {what}): {advice}"
+        ) from error
+    for name in _SPLIT_FIELDS:
+        whole = getattr(batch, name, None)
+        if whole is not None and _size(whole) != sum(_size(getattr(graph, name, None)) for graph in graphs):
+            raise UnusableGraphError(
+                f"{name} of the Batch of torch_geometric was changed after the Batch was made, so that it cannot be taken "
+                f"apart into its graphs: {advice}"
+            )
+    return graphs
 
 
 def pyg_graph(fields: Mapping[str, Any]) -> PlainGraph:
@@ -85,7 +141,7 @@ def pyg_graph(fields: Mapping[str, Any]) -> PlainGraph:
     Raises
     ------
     UnusableGraphError
-        If a field is missing, or has the wrong shape or type.
+        If a field is missing, or has the wrong shape or type, or the fields are of several graphs that were joined.
     """
     edge_index = fields.get("edge_index")
     if edge_index is None:
@@ -94,12 +150,14 @@ def pyg_graph(fields: Mapping[str, Any]) -> PlainGraph:
     if not edge_features:
         edge_features = {name: w.astype(np.float64) for name, w in _arrays(fields, ("edge_weight",)).items()}
     n_nodes = fields.get("num_nodes")
-    return plain_graph(
+    graph = plain_graph(
         _to_numpy("edge_index", edge_index),
         _arrays(fields, NODE_FIELDS),
         edge_features,
         None if n_nodes is None else _count("num_nodes", n_nodes),
     )
+    _refuse_joined(fields, graph.n_nodes)
+    return graph
 
 
 def to_pyg(batch: GraphBatch) -> list[Any]:
@@ -195,6 +253,29 @@ def import_pyg() -> tuple[ModuleType, type[Any]]:
     except ImportError as error:
         raise MissingDependencyError.for_extra("torch-geometric", "datasets") from error
     return torch, Data
+
+
+def _refuse_joined(fields: Mapping[str, Any], n_nodes: int) -> None:
+    """Refuse the fields of a torch_geometric Batch of several graphs, which would pass for one large graph."""
+    batch = _arrays(fields, ("batch",)).get("batch", np.empty(0))
+    ptr = _arrays(fields, ("ptr",)).get("ptr", np.empty(0))
+    n_graphs = len(np.unique(batch)) if batch.shape == (n_nodes,) else 1
+    if ptr.ndim == 1 and len(ptr) > 2 and (ptr[0], ptr[-1]) == (0, n_nodes):
+        n_graphs = max(n_graphs, len(ptr) - 1)
+    if n_graphs > 1:
+        raise UnusableGraphError(
+            f"these are {n_graphs} graphs joined to one, by the field batch or ptr: give them one by one, as "
+            "Batch.to_data_list() does; or leave these fields out, if it is one graph"
+        )
+
+
+def _size(value: Any) -> int:
+    """Count the numbers of a tensor; what is none, such as a text, counts as one for each of its entries in a list."""
+    if value is None:
+        return 0
+    if isinstance(value, list | tuple):
+        return sum(map(_size, value))
+    return int(np.prod(value.shape)) if hasattr(value, "shape") else 1
 
 
 def _arrays(fields: Mapping[str, Any], names: Sequence[str]) -> dict[str, npt.NDArray[Any]]:

@@ -6,7 +6,7 @@ from typing import Any, Literal, Protocol, TypeAlias
 
 import numpy as np
 
-from wegl_dask.convert import pyg_graph
+from wegl_dask.convert import each_graph, is_pyg_batch, pyg_graph
 from wegl_dask.graphs import (
     GraphBatch,
     GraphSchema,
@@ -35,7 +35,7 @@ BATCH_NODES = 16_384
 Kind: TypeAlias = Literal["batch", "pyg", "networkx", "ogb", "arrays"]
 
 _ALLOWED = (
-    "a graph is a GraphBatch, a torch_geometric Data, a networkx graph, a pair (edge_index, x) or a triple "
+    "a graph is a GraphBatch, a torch_geometric Data or a Batch of them, a networkx graph, a pair (edge_index, x) or a triple "
     "(edge_index, x, edge_attr) of arrays, or a dictionary with edge_index, node_feat and edge_feat as ogb has them"
 )
 
@@ -272,9 +272,12 @@ class _NumbersOnly:
 
 
 def _items(graphs: Any) -> Iterator[Any]:
-    """Iterate over a collection; a GraphBatch is the only item of itself."""
+    """Iterate over a collection; a GraphBatch is the only item of itself, and a Batch of torch_geometric its graphs."""
     if isinstance(graphs, GraphBatch):
         yield graphs
+        return
+    if is_pyg_batch(graphs):
+        yield from each_graph(graphs)
         return
     if not isinstance(graphs, tuple | list) and _kind_of(graphs) is not None:
         raise UnusableGraphError(f"this is a single graph, of type {type(graphs).__name__}: put it in a list")
@@ -284,7 +287,7 @@ def _items(graphs: Any) -> Iterator[Any]:
         raise UnusableGraphError(
             f"this is of type {type(graphs).__name__}; needed is a GraphBatch or an iterable of graphs: {_ALLOWED}"
         ) from None
-    yield from iterator
+    yield from each_graph(iterator)
 
 
 def _kind_of(item: Any) -> Kind | None:

@@ -265,7 +265,8 @@ class WEGL(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  #
         X : GraphBatch or iterable of graphs
             A GraphBatch, or an iterable of graphs of one kind: torch_geometric Data, networkx graphs, pairs
             ``(edge_index, x)`` or triples ``(edge_index, x, edge_attr)`` of arrays, graphs of ogb with their label or
-            without, or GraphBatches. Data sets of torch_geometric and ogb are such iterables. An edge index is (2,
+            without, or GraphBatches. Data sets of torch_geometric and ogb are such iterables, and so are data loaders of
+            torch_geometric: a Batch, alone or as an item, is the graphs that it was made of. An edge index is (2,
             n_edges), sources first; features are (n, width) or (n,). Whole numbers are categories, real numbers are
             attributes.
         y : ignored

@@ -140,6 +140,31 @@ def test_a_batch_is_the_graphs_that_it_was_made_of(saved, read_source, assert_sa
     assert batched.rows["label"] == listed.rows["label"]
 
 
+def test_a_list_of_batches_is_the_graphs_that_they_were_made_of(saved, read_source, assert_same_batch):
+    graphs = [molecule(2, 1), molecule(5, 0), molecule(3, 1), molecule(4, 1)]
+    listed = read_source(table(saved(graphs, "list.pt")))
+    batched = read_source(table(saved([Batch.from_data_list(graphs[:3]), graphs[3]], "batches.pt")))
+    assert_same_batch(batched.graphs, listed.graphs)
+    assert batched.rows["label"] == listed.rows["label"]
+    assert batched.rows["source_row"] == [0, 1, 2, 3]
+
+
+def test_a_batch_that_cannot_be_taken_apart_is_named(saved, read_source):
+    lost = Batch.from_data_list([molecule(2, 1), molecule(5, 0)])
+    del lost._slice_dict
+    for content, where in ((lost, ""), ([molecule(), lost], "item 1: ")):
+        words = rf"data\.pt: {where}the Batch of torch_geometric cannot be taken apart .*: give its graphs themselves"
+        with pytest.raises(SourceError, match=words):
+            read_source(table(saved(content)))
+
+
+def test_a_batch_in_the_form_of_its_fields_is_rejected(saved, read_source):
+    joined = Batch.from_data_list([molecule(2, 1), molecule(5, 0)]).to_dict()
+    for content in ([joined, molecule()], (joined, None)):
+        found = read_source(table(saved(content)))
+        assert "2 graphs joined to one" in reasons(found)["0"]
+
+
 def test_the_vocabulary_reaches_over_all_files(saved, read_source, tmp_path):
     saved([molecule(3, 5)], "a.pt")
     saved([molecule(9, 2, edge_attr=torch.tensor([4, 0]))], "b.pt")

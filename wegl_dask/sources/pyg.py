@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from wegl_dask.convert import EDGE_FIELDS, NODE_FIELDS, import_pyg, pyg_graph
+from wegl_dask.convert import EDGE_FIELDS, NODE_FIELDS, each_graph, import_pyg, is_pyg_batch, pyg_graph
 from wegl_dask.errors import SourceError
 from wegl_dask.graphs import GraphSchema
 from wegl_dask.plain_graphs import (
@@ -32,7 +32,8 @@ from wegl_dask.spec import PygTable
 _BYTES_PER_NODE = 100
 """A node with a few features and two edges, about."""
 
-_FIELDS = {*NODE_FIELDS, *EDGE_FIELDS, "edge_index", "edge_weight", "y"}
+# The last two are not read, but tell several graphs that were joined from one.
+_FIELDS = {*NODE_FIELDS, *EDGE_FIELDS, "edge_index", "edge_weight", "y", "batch", "ptr"}
 
 _Fields: TypeAlias = Mapping[str, Any]
 
@@ -41,6 +42,7 @@ _Fields: TypeAlias = Mapping[str, Any]
 class PygSource:
     """Read files with a list of `Data`, a single `Data`, a `Batch`, or the processed form of an `InMemoryDataset`.
 
+    A `Batch`, alone or in a list, is the graphs that it was made of, which count as rows like those of a list.
     A file is one piece, and loaded whole. Which fields are read says `wegl_dask.convert.pyg_graph`; the label is ``y``.
     The features of the collection are those that most graphs with edges have. A vocabulary reaches up to the largest
     category in any of the files.
@@ -205,14 +207,15 @@ def _load(file: str) -> Sequence[Any]:
         joined, slices = content[:2]
         if isinstance(joined, Mapping) or hasattr(joined, "to_dict"):
             return _separate(file, joined if isinstance(joined, Mapping) else joined.to_dict(), slices)
-    if isinstance(content, list):
-        return content
-    if hasattr(content, "to_data_list"):
-        return list(content.to_data_list())
+    if isinstance(content, list) or is_pyg_batch(content):
+        try:
+            return list(each_graph(content))
+        except UnusableGraphError as error:
+            raise SourceError(f"{file}: {error}") from error
     if hasattr(content, "to_dict"):
         return [content]
     raise SourceError(
-        f"{file} holds a {type(content).__name__}; needed is a list of torch_geometric Data, one Data, a Batch, or the "
+        f"{file} holds a {type(content).__name__}; needed is a list of torch_geometric Data or Batches, one Data, a Batch, or the "
         "processed file of an InMemoryDataset"
     )
 
