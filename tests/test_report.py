@@ -358,6 +358,10 @@ def test_a_model_of_several_tasks_has_the_mean_of_their_curves(trained_run):
         (lambda by_task: {"t0": by_task["t0"]}, f"{METRICS} is damaged: .*the results by task"),
         (lambda by_task: {"t0": by_task["t0"], "t1": {}}, f"{METRICS} is damaged: .*the results are not"),
         (
+            lambda by_task: by_task | {"t0": by_task["t0"] | {"rest": by_task["t0"]["test"]}},
+            f"{METRICS} is damaged: .*the results of task 't0' are of other parts",
+        ),
+        (
             lambda by_task: {"t0": by_task["t1"], "t1": by_task["t0"]},
             f"{PREDICTIONS} is not of this training: .*'t0' than",
         ),

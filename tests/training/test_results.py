@@ -436,6 +436,51 @@ def test_the_table_has_a_row_for_each_of_several_tasks_and_for_many_says_where_t
     ]
 
 
+def test_the_table_says_over_how_many_tasks_a_mean_is_and_over_how_many_folds():
+    none = float("nan")
+    tasks = {
+        "a": {
+            "nested": summaries(**{"roc-auc": [0.5, 0.7, 0.9], "average-precision": [0.5] * 3, "accuracy": [1.0] * 3})
+        },
+        "b": {
+            "nested": summaries(
+                **{"roc-auc": [none] * 3, "average-precision": [0.5, none, none], "accuracy": [1.0] * 3}
+            )
+        },
+    }
+    metrics = {
+        "kind": "binary",
+        "protocol": "cv",
+        "class_names": [],
+        "task_names": list(tasks),
+        "repeats": "fold",
+        "chosen": {},
+        "notes": [],
+        "results": tasks["a"],
+        "results_by_task": tasks,
+    }
+    assert results_table(metrics)[4:] == [
+        "mean and standard deviation over 3 folds, or over those of them in which the metric is defined:",
+        "average precision of nested, b: over 1 of 3 folds",
+        "every number without the name of a task is a mean over 2 tasks, or over those of them in which the metric is defined:",
+        "ROC-AUC of nested: over 1 of 2 tasks",
+        "average precision of nested: over 1 to 2 of 2 tasks",
+    ]
+    one = {"class_names": ["no", "yes"], "task_names": [], "results_by_task": {}, "results": tasks["b"]}
+    assert results_table(metrics | one)[2:4] == [
+        "mean and standard deviation over 3 folds, or over those of them in which the metric is defined:",
+        "average precision of nested: over 1 of 3 folds",
+    ]
+
+
+def test_a_task_of_one_class_in_the_part_test_is_not_in_the_mean_and_the_table_says_so(make_problem, write_problem):
+    problem = make_problem("binary", n_tasks=2, split=True)
+    problem.Y[problem.part("test"), 1] = 0.0
+    folder = write_problem(problem)
+    lines = results_table(trained(folder, "svm-linear", protocol="split"))
+    assert "ROC-AUC and average precision of test: over 1 of 2 tasks" in lines
+
+
 # The command
 
 

@@ -117,6 +117,9 @@ class _Metrics(BaseModel):
             raise ValueError("the results by task are not those of its tasks")
         for results in (self.results, *self.results_by_task.values()):
             self._require_summaries(results)
+        for task, results in self.results_by_task.items():
+            if results.keys() != self.results.keys():
+                raise ValueError(f"the results of task {task!r} are of other parts than those of all tasks")
         return self
 
     def _require_summaries(self, results: Mapping[str, Mapping[str, _Summary]]) -> None:

@@ -49,7 +49,7 @@ class Outcome:
         The best candidate.
     results : dict of str to dict of str to list of float
         What was measured (a part of the split, or `BEST` or `NESTED`) to metric to its value for every seed or fold; of
-        several tasks, their mean.
+        several tasks, the mean over those in which it is defined.
     results_by_task : dict of str to such a dict
         Of each of several tasks, by its name, the same; empty where there is one label.
     repeats : {"seed", "fold"}

@@ -38,6 +38,9 @@ ONE_LABEL = "label"
 MOST_TASKS = 20
 """Tasks whose results are shown one by one in a terminal."""
 
+_SOME = ", or over those of them in which the metric is defined:"
+"""Where it is not in all; the lines that follow say which numbers are meant."""
+
 
 @dataclass(frozen=True)
 class Trained:
@@ -244,24 +247,84 @@ def metric_rows(metrics: Mapping[str, Any]) -> list[list[str]]:
 
 def task_rows(metrics: Mapping[str, Any]) -> list[list[str]]:
     """Make the cells of a row for each of several tasks: what it is worth on the part "test", or nested."""
-    measured = "test" if metrics["protocol"] == "split" else NESTED
+    measured = _measured(metrics)
     return [
-        [f"{measured}, {one_line(task)}", *_cells(metrics, found[measured])]
+        [_task_row(measured, task), *_cells(metrics, found[measured])]
         for task, found in metrics["results_by_task"].items()
     ]
+
+
+def _measured(metrics: Mapping[str, Any]) -> str:
+    return "test" if metrics["protocol"] == "split" else NESTED
+
+
+def _task_row(measured: str, task: str) -> str:
+    return f"{measured}, {one_line(task)}"
 
 
 def notes_of(metrics: Mapping[str, Any]) -> list[str]:
     """Say in a line each what the numbers are."""
     n_values = max(len(found["values"]) for part in metrics["results"].values() for found in part.values())
-    lines = [f"mean and standard deviation over {n_values} {metrics['repeats']}s"] if n_values > 1 else []
+    n_tasks = len(metrics["task_names"])
+    lines = []
+    if n_values > 1:
+        fewer = _fewer_repeats(metrics)
+        lines.append(f"mean and standard deviation over {n_values} {metrics['repeats']}s{_SOME if fewer else ''}")
+        lines += fewer
     if metrics["chosen"]:
         lines.append("chosen: " + ", ".join(f"{key} = {value}" for key, value in metrics["chosen"].items()))
-    if len(metrics["task_names"]) > 1:
-        lines.append(f"every number without the name of a task is a mean over {len(metrics['task_names'])} tasks")
+    if n_tasks > 1:
+        fewer = _fewer_tasks(metrics)
+        lines.append(f"every number without the name of a task is a mean over {n_tasks} tasks{_SOME if fewer else ''}")
+        lines += fewer
     if len(metrics["class_names"]) == 2:
         lines.append(f"scores and average precision are of the class {metrics['class_names'][1]!r}, the second by name")
     return [*lines, *metrics["notes"]]
+
+
+def _fewer_repeats(metrics: Mapping[str, Any]) -> list[str]:
+    """Say of which numbers some seeds or folds have none, and how many have one; of none at all there is a dash."""
+    measured, rows = _measured(metrics), dict(metrics["results"])
+    if len(metrics["task_names"]) <= MOST_TASKS:
+        rows |= {_task_row(measured, task): found[measured] for task, found in metrics["results_by_task"].items()}
+    lines = []
+    for name, found in rows.items():
+        fewer = {}
+        for metric, summary in found.items():
+            n_defined, n_values = _n_defined(summary["values"]), len(summary["values"])
+            if 0 < n_defined < n_values:
+                fewer[metric] = f"{n_defined} of {n_values} {metrics['repeats']}s"
+        lines += _by_count(metrics, name, fewer)
+    return lines
+
+
+def _fewer_tasks(metrics: Mapping[str, Any]) -> list[str]:
+    """Say which means leave out tasks, and over how many they are: the least to the most of any seed or fold."""
+    n_tasks = len(metrics["task_names"])
+    lines = []
+    for name in metrics["results"]:
+        fewer: dict[str, str] = {}
+        for metric in (metric.name for metric in METRICS[metrics["kind"]]):
+            of_tasks = [own[name][metric]["values"] for own in metrics["results_by_task"].values()]
+            counts = [_n_defined(values) for values in zip(*of_tasks, strict=False)]
+            least, most = min(filter(None, counts), default=n_tasks), max(counts, default=0)
+            if least < n_tasks:
+                fewer[metric] = f"{least if least == most else f'{least} to {most}'} of {n_tasks} tasks"
+        lines += _by_count(metrics, name, fewer)
+    return lines
+
+
+def _n_defined(values: Sequence[float | None]) -> int:
+    return sum(value is not None for value in values)
+
+
+def _by_count(metrics: Mapping[str, Any], name: str, counts: Mapping[str, str]) -> list[str]:
+    """Make a line for each count that occurs, with the metrics of the row `name` that have it."""
+    lines: dict[str, list[str]] = {}
+    for metric in METRICS[metrics["kind"]]:
+        if metric.name in counts:
+            lines.setdefault(counts[metric.name], []).append(metric.title)
+    return [f"{' and '.join(titles)} of {name}: over {count}" for count, titles in lines.items()]
 
 
 def _cells(metrics: Mapping[str, Any], found: Mapping[str, Any]) -> list[str]:
