@@ -97,6 +97,18 @@ def test_blocks_put_together_are_the_batch_and_each_is_as_large_as_allowed(
     assert all(block.n_nodes + after.node_counts[0] > max_nodes for block, after in pairwise(blocks))
 
 
+def test_the_sizes_of_a_schema_are_whole_numbers_of_python():
+    schema = GraphSchema([np.int64(7), 3], node_attribute_width=np.int16(2))
+    assert schema == GraphSchema((7, 3), (), 2)
+    assert {type(size) for size in (*schema.node_category_counts, schema.node_attribute_width)} == {int}
+    with pytest.raises(
+        TypeError, match=r"node_category_counts of a GraphSchema is 7; a whole number a feature is needed"
+    ):
+        GraphSchema(7)
+    with pytest.raises(TypeError, match=r"edge_attribute_width of a GraphSchema is 1.5; a whole number is needed"):
+        GraphSchema(edge_attribute_width=1.5)
+
+
 def test_slices_share_memory_with_the_batch(batch_of):
     batch = batch_of(graph(3, [(0, 1)]), graph(2, [(1, 0)]))
     assert np.shares_memory(batch.slice(1, 2).node_attributes, batch.node_attributes)

@@ -212,6 +212,8 @@ def test_a_grid_search_runs_over_lists_of_graphs(mutag, mutag_labels):
         ({"reference": "median"}, FOUR),
         ({"regularization": 0}, FOUR),
         ({"schema": (3,)}, FOUR),
+        ({"n_layers": True}, FOUR),
+        ({"regularization": True}, FOUR),
         ({"node_labels": "atom"}, FOUR),
     ],
 )
@@ -486,6 +488,25 @@ def test_a_saved_model_is_loaded_with_its_parameters(mutag, tmp_path):
     loaded.save("memory://saved-twice")
     again = WEGL.load("memory://saved-twice")
     np.testing.assert_array_equal(again.reference_, wegl.reference_)
+
+
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        {"virtual_node": np.True_, "standardize": np.False_},
+        {"n_layers": np.int64(2), "n_components": np.int8(2), "random_state": np.uint32(3)},
+        {"solver": np.str_("sinkhorn"), "regularization": np.float32(0.5), "auto_size": np.int64(5)},
+        {"schema": GraphSchema((np.int64(2),), node_attribute_width=np.int32(0))},
+    ],
+)
+def test_parameters_of_numpy_are_saved_as_those_of_python(parameters, tmp_path):
+    wegl = WEGL(**{"n_points": np.int64(2), **parameters}).fit(FOUR)
+    wegl.save(tmp_path)
+    loaded = WEGL.load(tmp_path)
+    np.testing.assert_array_equal(loaded.transform(FOUR), wegl.transform(FOUR))
+    for name in parameters.keys() - {"schema"}:
+        assert getattr(loaded, name) == parameters[name]
+        assert type(getattr(loaded, name)).__module__ == "builtins"
 
 
 def test_a_model_stays_when_the_one_that_is_to_take_its_place_cannot_be_written(mutag, tmp_path, monkeypatch):

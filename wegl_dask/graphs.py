@@ -1,5 +1,6 @@
 """Many graphs as one set of flat arrays, and the checks that decide whether a graph can be embedded."""
 
+import operator
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -49,6 +50,13 @@ class GraphSchema:
     node_attribute_width: Size = 0
     edge_attribute_width: Size = 0
 
+    def __post_init__(self) -> None:
+        # Those of NumPy are no numbers to JSON, which models and plans are written in.
+        for name in ("node_category_counts", "edge_category_counts"):
+            object.__setattr__(self, name, _whole_numbers(name, getattr(self, name)))
+        for name in ("node_attribute_width", "edge_attribute_width"):
+            object.__setattr__(self, name, _whole_number(name, getattr(self, name)))
+
     def __str__(self) -> str:
         names = {
             "node categories": self.node_category_counts,
@@ -60,6 +68,22 @@ class GraphSchema:
             f"{list(value) if isinstance(value, tuple) else value} {name}" for name, value in names.items() if value
         ]
         return ", ".join(found) or "no features"
+
+
+def _whole_numbers(name: str, values: Any) -> tuple[int, ...]:
+    try:
+        return tuple(_whole_number(name, value) for value in values)
+    except TypeError as error:
+        raise TypeError(
+            f"{name} of a GraphSchema is {values!r}; a whole number a feature is needed, as (7,)"
+        ) from error
+
+
+def _whole_number(name: str, value: Any) -> int:
+    try:
+        return int(operator.index(value))
+    except TypeError as error:
+        raise TypeError(f"{name} of a GraphSchema is {value!r}; a whole number is needed") from error
 
 
 @dataclass(frozen=True)

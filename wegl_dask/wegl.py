@@ -37,6 +37,13 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
+class _Number(Interval):  # type: ignore[misc]
+    """An interval without the booleans, which Python counts among the numbers, and a model on storage does not."""
+
+    def is_satisfied_by(self, val: Any) -> bool:
+        return not isinstance(val, bool) and bool(super().is_satisfied_by(val))
+
+
 class WEGL(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
     """Embed whole graphs as vectors by linear optimal transport.
 
@@ -169,10 +176,10 @@ class WEGL(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  #
     """
 
     _parameter_constraints = {  # noqa: RUF012  scikit-learn reads it from the class
-        "n_layers": [Interval(Integral, 0, MOST_LAYERS, closed="both")],
+        "n_layers": [_Number(Integral, 0, MOST_LAYERS, closed="both")],
         "pooling": [StrOptions({"concat", "average", "final"})],
-        "n_components": [Interval(Integral, 1, None, closed="left"), None],
-        "n_points": [Interval(Integral, 1, None, closed="left"), None],
+        "n_components": [_Number(Integral, 1, None, closed="left"), None],
+        "n_points": [_Number(Integral, 1, None, closed="left"), None],
         "reference": [StrOptions({"kmeans", "normal", "barycenter", "sample", "origin"}), "array-like"],
         "solver": [StrOptions({"exact", "sinkhorn", "auto"})],
         "virtual_node": ["boolean"],
@@ -182,13 +189,13 @@ class WEGL(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  #
         "direction": [StrOptions({"undirected", "directed"})],
         "standardize": ["boolean"],
         "projection_method": [StrOptions({"exact", "randomized"})],
-        "degree_clip": [Interval(Integral, 0, None, closed="left")],
-        "atom_embedding_width": [Interval(Integral, 1, None, closed="left")],
-        "regularization": [Interval(Real, 0, None, closed="neither")],
-        "auto_size": [Interval(Integral, 1, None, closed="left")],
-        "max_reference_nodes": [Interval(Integral, 1, None, closed="left"), None],
-        "reference_epochs": [Interval(Integral, 1, None, closed="left")],
-        "reference_graphs": [Interval(Integral, 2, None, closed="left")],
+        "degree_clip": [_Number(Integral, 0, None, closed="left")],
+        "atom_embedding_width": [_Number(Integral, 1, None, closed="left")],
+        "regularization": [_Number(Real, 0, None, closed="neither")],
+        "auto_size": [_Number(Integral, 1, None, closed="left")],
+        "max_reference_nodes": [_Number(Integral, 1, None, closed="left"), None],
+        "reference_epochs": [_Number(Integral, 1, None, closed="left")],
+        "reference_graphs": [_Number(Integral, 2, None, closed="left")],
         "schema": [GraphSchema, None],
         "node_labels": [list, tuple, Mapping],
         "node_attributes": [list, tuple],
@@ -417,7 +424,7 @@ class WEGL(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  #
             embedding_width=self.atom_embedding_width,
             seed=_seed(self.random_state),
             edge_features=self.edge_features or default_edge_features(schema),
-            virtual_node=self.virtual_node,
+            virtual_node=bool(self.virtual_node),
             layers=self.n_layers,
             pooling=self.pooling,
             device=self.device,
@@ -475,7 +482,7 @@ class WEGL(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  #
         if is_given:
             made_of.append(model.reference.tolist())
         fingerprint = hashlib.blake2b(json.dumps(made_of, sort_keys=True).encode(), digest_size=16).hexdigest()
-        n_points = int(graphs.census.node_counts.sum()) + self.virtual_node * graphs.census.n_graphs
+        n_points = int(graphs.census.node_counts.sum()) + settings.virtual_node * graphs.census.n_graphs
         return Origin(job, fingerprint, graphs.census.n_graphs, n_points, numbering)
 
     def _keep(self, model: Model, origin: Origin, form: GraphForm) -> None:
