@@ -109,6 +109,24 @@ def test_classes_are_numbered_and_equal_numbers_are_one_class():
         read(["1.0"])
 
 
+def test_large_whole_numbers_that_differ_are_classes_that_differ():
+    texts = [str(2**53), str(2**53 + 1), f"{2**53 + 2}.0", "-9007199254740993", "1e20", str(10**20 + 1)]
+    labels = schema_of("classification", *texts)
+    assert labels.class_names == (
+        *("-9007199254740993", "9007199254740992", "9007199254740993", "9007199254740994"),
+        *("100000000000000000000", "100000000000000000001"),
+    )
+    read = LabelReader(labels, ["y"])
+    assert [read([text]) for text in texts] == [1, 2, 3, 0, 4, 5]
+    assert read(["9007199254740993.00"]) == 2
+    with pytest.raises(LabelError, match="'9007199254740995', which was no class"):
+        read(["9007199254740995"])
+
+
+def test_what_is_beyond_all_numbers_is_read_as_before():
+    assert schema_of("classification", "1e400", "-inf", "1e-99999999999999999999").class_names == ("-inf", "0", "inf")
+
+
 def test_targets_are_numbers():
     read = LabelReader(LabelSchema("target"), ["y"])
     assert [read([text]) for text in ("1", "-2.5e-3", " 7 ", "0x10".removeprefix("0x"))] == [1.0, -0.0025, 7.0, 10.0]

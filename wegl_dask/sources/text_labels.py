@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from decimal import Decimal
 from typing import Any
 
 from wegl_dask.errors import SourceError
@@ -12,6 +13,9 @@ MISSING = frozenset({"", "NA", "NaN", "nan", "NAN", "null", "NULL"})
 """Texts that stand for an unknown label."""
 
 MAX_CLASSES = 10_000
+
+_EXACT = 2**53
+"""Whole numbers below this are floats of their own."""
 
 _SHOWN_CHARACTERS = 40
 
@@ -94,7 +98,7 @@ def label_schema(task: str, targets: Sequence[str], survey: LabelSurvey) -> Labe
         return LabelSchema("target")
     if not survey.texts:
         return LabelSchema()
-    numbers = {float(text) for text in survey.texts} if survey.all_numbers else set()
+    numbers = {number for text in survey.texts if (number := _exact_number(text)) is not None}
     if task == "auto" and not survey.all_numbers:
         _refuse_mixture(survey.texts, targets[0])
     if task == "auto" and survey.all_numbers and not numbers <= {0.0, 1.0}:
@@ -144,7 +148,7 @@ class LabelReader:
         self._targets = targets
         self._what_targets_hold = "several targets hold each" if labels.kind == "tasks" else "a target holds"
         self._by_text = {name: index for index, name in enumerate(labels.class_names)}
-        numbers = [_number(name) for name in labels.class_names]
+        numbers = [_exact_number(name) for name in labels.class_names]
         self._by_number = {} if None in numbers else {number: index for index, number in enumerate(numbers)}
 
     def __call__(self, texts: Sequence[str | None]) -> int | float | list[float] | None:
@@ -185,7 +189,7 @@ class LabelReader:
             return None
         index = self._by_text.get(text)
         if index is None:
-            index = self._by_number.get(_number(text))
+            index = self._by_number.get(_exact_number(text))
         if index is None:
             raise LabelError(f"column {self._targets[0]} holds {_shown(text)}, which was no class when it was scanned")
         return index
@@ -200,8 +204,17 @@ def _number(text: str) -> float | None:
     return None if "_" in text or math.isnan(value) else value
 
 
+def _exact_number(text: str) -> float | None:
+    """Read a number that names a class: as an int where a float would be that of its neighbours as well."""
+    value = _number(text)
+    if value is None or not _EXACT <= abs(value) < math.inf:
+        return value
+    exact = Decimal(text)
+    return int(exact) if exact == int(exact) else value
+
+
 def _number_name(value: float) -> str:
-    return str(int(value)) if value.is_integer() else repr(value)
+    return str(int(value)) if value == value // 1 else repr(value)
 
 
 def _shown(text: str) -> str:
