@@ -295,6 +295,24 @@ def test_shapes_and_weights_that_make_no_sense_are_refused(call):
         call()
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+def test_weights_may_be_of_low_precision(dtype):
+    rng = np.random.default_rng(4)
+    first, second = rng.normal(size=(7, 2)), rng.normal(size=(300, 2))
+    one, two = rng.random(7), rng.random(300)
+    rounded = [(weights / weights.sum()).astype(dtype) for weights in (one, two)]
+    weights = [each.astype(np.float64) / each.sum(dtype=np.float64) for each in rounded]
+    expected = wasserstein_distance(first, weights[0], second, weights[1])
+    assert wasserstein_distance(first, rounded[0], second, rounded[1]) == pytest.approx(expected, rel=1e-12)
+    field = log_map(first, second, rounded[1])
+    np.testing.assert_allclose(field, log_map(first, second, weights[1]), atol=1e-12)
+    with pytest.raises(ValueError, match="add up to 1"):
+        log_map(first, second, rounded[1] * dtype(2))
+    with pytest.raises(ValueError, match="add up to 1"):
+        log_map(first, np.zeros((2000, 2)), np.zeros(2000, dtype))
+    assert wasserstein_distance([[0.0]], [1], [[3.0], [4.0]], [0.0, 1.0]) == 4.0
+
+
 def test_no_points_have_no_map():
     with pytest.raises(PlanError, match="no points"):
         geometry.log_map(np.ones((2, 2)), np.ones((0, 2)))

@@ -149,7 +149,7 @@ def geodesic(start: FloatArray, end: FloatArray, t: float | FloatArray, referenc
     return inverse((1 - part) * start + part * end, reference)
 
 
-def log_map(base: FloatMatrix, points: FloatMatrix, weights: FloatMatrix | None = None) -> FloatMatrix:
+def log_map(base: FloatMatrix, points: FloatMatrix, weights: FloatArray | None = None) -> FloatMatrix:
     """Compute the tangent vector at one distribution that points to another: v = f - id on the points of `base`.
 
     Parameters
@@ -157,8 +157,8 @@ def log_map(base: FloatMatrix, points: FloatMatrix, weights: FloatMatrix | None 
     base : float64, (n, d)
         Points of weight 1 / n.
     points : float64, (m, d)
-    weights : float64, (m,), optional
-        They add up to 1; 1 / m each if not given.
+    weights : float, (m,), optional
+        They add up to 1, in the precision that they have; 1 / m each if not given.
 
     Returns
     -------
@@ -354,15 +354,15 @@ def embedding_distance(phi_i: FloatArray, phi_j: FloatArray) -> FloatMatrix:
 
 
 def wasserstein_distance(
-    points_i: FloatMatrix, weights_i: FloatMatrix, points_j: FloatMatrix, weights_j: FloatMatrix
+    points_i: FloatMatrix, weights_i: FloatArray, points_j: FloatMatrix, weights_j: FloatArray
 ) -> float:
     """Compute the 2-Wasserstein distance of two weighted point sets exactly.
 
     Parameters
     ----------
     points_i, points_j : float64, (n_i, d) and (n_j, d)
-    weights_i, weights_j : float64, (n_i,) and (n_j,)
-        They add up to 1.
+    weights_i, weights_j : float, (n_i,) and (n_j,)
+        They add up to 1, in the precision that they have.
 
     Raises
     ------
@@ -451,16 +451,19 @@ def _norm(phi: FloatArray) -> FloatMatrix:
     return np.asarray(np.sqrt(np.einsum("...k,...k->...", phi, phi, dtype=np.float64)), dtype=np.float64)
 
 
-def _weights(weights: FloatMatrix | None, points: FloatMatrix) -> FloatMatrix:
+def _weights(weights: FloatArray | None, points: FloatMatrix) -> FloatMatrix:
     """Check the weights of points; all alike if not given."""
     if not len(points):
         raise PlanError("there are no points")
     if weights is None:
         return np.full(len(points), 1.0 / len(points))
-    if weights.shape != (len(points),) or not (weights >= 0).all() or abs(weights.sum() - 1) > MARGINAL_TOLERANCE:
-        raise ValueError(f"weights have shape {weights.shape}; {len(points)} of 0 or more are needed that add up to 1")
+    # In the type that they come in, weights that add up to 1 do so but for its rounding, which is a hundredth at most.
+    given, eps = np.asarray(weights, dtype=np.float64), np.finfo(np.result_type(np.asarray(weights), np.float16)).eps
+    tolerance = max(MARGINAL_TOLERANCE, min(len(points) * eps, 0.01))
+    if given.shape != (len(points),) or not (given >= 0).all() or abs(given.sum() - 1) > tolerance:
+        raise ValueError(f"weights have shape {given.shape}; {len(points)} of 0 or more are needed that add up to 1")
     # The solver takes other sums of single precision for infeasible.
-    normalised: FloatMatrix = weights / weights.sum()
+    normalised: FloatMatrix = given / given.sum()
     return normalised
 
 
