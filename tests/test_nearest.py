@@ -210,6 +210,24 @@ def test_vectors_that_are_not_finite_are_refused(embedded_run, entry):
         nearest.neighbours(embedded_run("mutag"), vectors=vectors)
 
 
+@pytest.mark.parametrize("entry", [np.nan, np.inf, -np.inf])
+def test_vectors_of_half_precision_that_are_not_finite_are_refused(embedded_run, entry):
+    vectors = read_embeddings(embedded_run("mutag")).X[:2].astype(np.float16)
+    assert len(nearest.neighbours(embedded_run("mutag"), vectors=vectors, k=3)) == 6
+    vectors[1, 0] = entry
+    with pytest.raises(WeglError, match="no finite numbers of single precision"):
+        nearest.neighbours(embedded_run("mutag"), vectors=vectors)
+
+
+def test_vectors_may_be_lists_of_numbers_and_nothing_else(embedded_run):
+    zeros = np.zeros((1, read_embeddings(embedded_run("mutag")).X.shape[1]))
+    expected = nearest.neighbours(embedded_run("mutag"), vectors=zeros, k=2)
+    for given_zeros in (zeros.tolist(), zeros.astype(int)):
+        assert nearest.neighbours(embedded_run("mutag"), vectors=given_zeros, k=2).equals(expected)
+    with pytest.raises(WeglError, match="vectors are of type <U32; real numbers are needed"):
+        nearest.neighbours(embedded_run("mutag"), vectors=zeros.astype(str))
+
+
 def test_under_a_threshold_of_any_size_all_pairs_are_near(embedded_run):
     n_graphs = len(read_embeddings(embedded_run("mutag")).X)
     found = sum(pairs.num_rows for pairs in nearest.similar(embedded_run("mutag"), 1e300))

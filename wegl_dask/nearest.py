@@ -106,11 +106,7 @@ def neighbours(
     if vectors is not None:
         if exact or graph_ids is not None:
             raise WeglError("vectors are no graphs of the run: give them without ids, and without the exact W_2")
-        if vectors.ndim != 2 or vectors.shape[1] != rows.form.width:
-            raise WeglError(f"vectors have the shape {vectors.shape}; (n, {rows.form.width}) is needed for this run")
-        if not (np.abs(vectors) <= LARGEST_ENTRY).all():
-            raise WeglError("vectors have entries that are no finite numbers of single precision")
-        queries, own = vectors, None
+        queries, own = _checked(vectors, rows.form.width), None
     else:
         ids = [graph_ids] if isinstance(graph_ids, str) else graph_ids
         own = np.arange(rows.n_rows) if ids is None else rows.find(ids)
@@ -121,6 +117,19 @@ def neighbours(
     if exact and own is not None:
         found = _ranked_exactly(rows, own, found, k)
     return _table(rows, spread, own, found, columns)
+
+
+def _checked(vectors: npt.NDArray[np.floating], width: int) -> FloatArray:
+    """Refuse vectors that cannot be near anything in a run of vectors of this width."""
+    vectors = np.asarray(vectors)
+    if vectors.ndim != 2 or vectors.shape[1] != width:
+        raise WeglError(f"vectors have the shape {vectors.shape}; (n, {width}) is needed for this run")
+    if vectors.dtype.kind not in "fiu":
+        raise WeglError(f"vectors are of type {vectors.dtype}; real numbers are needed")
+    # As a double: in half precision the limit is infinity.
+    if not (np.abs(vectors) <= np.float64(LARGEST_ENTRY)).all():
+        raise WeglError("vectors have entries that are no finite numbers of single precision")
+    return vectors if vectors.dtype.kind == "f" else vectors.astype(np.float64)
 
 
 def similar(
