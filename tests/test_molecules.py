@@ -291,6 +291,13 @@ def test_rdkit_writes_nothing_to_the_terminal(capfd):
     assert captured.err == ""
 
 
+@pytest.mark.parametrize("read", [graphs_from_smiles, graphs_from_mol_blocks])
+@pytest.mark.parametrize("text", ["CCO", b"CCO"])
+def test_a_single_text_is_not_taken_for_a_molecule_a_letter(read, text):
+    with pytest.raises(TypeError, match=r"(smiles|mol_blocks) is a single text; .*: put it in a list"):
+        read(text)
+
+
 def test_no_molecules_are_a_batch_of_no_graphs():
     graphs, rejected = graphs_from_smiles([])
     assert (graphs.n_graphs, graphs.n_nodes, graphs.n_edges, rejected) == (0, 0, 0, {})

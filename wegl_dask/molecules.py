@@ -63,6 +63,8 @@ def graphs_from_smiles(smiles: Iterable[str], *, largest_fragment: bool = False)
     ------
     MissingDependencyError
         If RDKit is not installed.
+    TypeError
+        If `smiles` is a single text.
 
     Examples
     --------
@@ -72,6 +74,7 @@ def graphs_from_smiles(smiles: Iterable[str], *, largest_fragment: bool = False)
     >>> rejected
     {1: "RDKit cannot parse the SMILES 'C1CC': it is no SMILES"}
     """
+    _refuse_single("smiles", smiles)
     return _featurise(map(_parse_smiles, smiles), largest_fragment=largest_fragment)
 
 
@@ -89,6 +92,7 @@ def graphs_from_mol_blocks(
     >>> graphs.n_nodes, rejected
     (3, {})
     """
+    _refuse_single("mol_blocks", mol_blocks)
     return _featurise(map(_parse_mol_block, mol_blocks), largest_fragment=largest_fragment)
 
 
@@ -115,6 +119,12 @@ def rdkit_version() -> str | None:
     except ImportError:
         return None
     return str(rdkitVersion)
+
+
+def _refuse_single(name: str, texts: Any) -> None:
+    """Refuse one text, whose letters would be read as a molecule each."""
+    if isinstance(texts, str | bytes):
+        raise TypeError(f"{name} is a single text; a list of texts is needed, one a molecule: put it in a list, [...]")
 
 
 def _featurise(parsed: Iterable[Any], *, largest_fragment: bool) -> tuple[GraphBatch, dict[int, str]]:
