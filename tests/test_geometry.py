@@ -158,6 +158,15 @@ def test_wrong_shapes_are_named():
     reference = np.zeros((3, 2))
     with pytest.raises(ValueError, match="embeddings have 5 entries; 3 reference points of 2 coordinates need 6"):
         inverse(np.zeros((4, 5)), reference)
+    with pytest.raises(ValueError, match="embeddings have no entries; 3 reference points of 2 coordinates need 6"):
+        inverse(np.float64(1), reference)
+    with pytest.raises(ValueError, match=r"the reference has shape \(6,\); \(N, d\) is needed"):
+        inverse(np.zeros(6), reference.ravel())
+    for phi, weights in ((np.zeros(6), None), (np.zeros((2, 2, 6)), np.ones(2)), (np.float64(1), None)):
+        with pytest.raises(ValueError, match=r"the embeddings have shape .*; \(n_graphs, N \* d\) is needed"):
+            mean(phi, reference, weights)
+    with pytest.raises(ValueError, match="embeddings have 5 entries"):
+        mean(np.zeros((4, 5)), reference)
     with pytest.raises(ValueError, match=r"the field has shape \(2, 2\); one vector for each of the points \(3, 2\)"):
         exp_map(reference, np.zeros((2, 2)))
     with pytest.raises(ValueError, match="the plans have 2 and 3 rows"):

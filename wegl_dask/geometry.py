@@ -51,7 +51,7 @@ def inverse(phi: FloatArray, reference: FloatMatrix) -> FloatMatrix:
     Raises
     ------
     ValueError
-        If they have not N * d entries.
+        If they have not N * d entries, or the reference is no matrix.
 
     Examples
     --------
@@ -60,10 +60,12 @@ def inverse(phi: FloatArray, reference: FloatMatrix) -> FloatMatrix:
     >>> inverse(phi, reference).round(6).ravel()
     array([1., 5.])
     """
+    if reference.ndim != 2:
+        raise ValueError(f"the reference has shape {reference.shape}; (N, d) is needed, as read_embeddings gives it")
     n_points, dimension = reference.shape
-    if phi.shape[-1] != n_points * dimension:
+    if phi.shape[-1:] != (n_points * dimension,):
         raise ValueError(
-            f"embeddings have {phi.shape[-1]} entries; {n_points} reference points of {dimension} coordinates need "
+            f"embeddings have {phi.shape[-1] if phi.ndim else 'no'} entries; {n_points} reference points of {dimension} coordinates need "
             f"{n_points * dimension}"
         )
     displacements = phi.astype(np.float64).reshape(*phi.shape[:-1], n_points, dimension)
@@ -90,7 +92,8 @@ def mean(phi: FloatArray, reference: FloatMatrix, weights: FloatArray | None = N
     Raises
     ------
     ValueError
-        If there are no graphs, or the embeddings have not N * d entries, or the weights are not one a graph, negative, or all 0.
+        If there are no graphs, or the embeddings have not N * d entries each, or the weights are not one a graph, negative,
+        or all 0.
 
     Examples
     --------
@@ -99,6 +102,8 @@ def mean(phi: FloatArray, reference: FloatMatrix, weights: FloatArray | None = N
     >>> mean(phi, reference).round(6).ravel()
     array([1., 2.])
     """
+    if phi.ndim != 2:
+        raise ValueError(f"the embeddings have shape {phi.shape}; (n_graphs, N * d) is needed, a row a graph")
     if not len(phi):
         raise ValueError("there are no graphs to take the mean of")
     if weights is None:
