@@ -347,3 +347,17 @@ def test_graphs_are_reported_in_their_order(batch_of):
 
 def test_an_empty_batch_has_no_invalid_graph(batch_of):
     assert find_invalid(batch_of(), max_nodes=1) == {}
+
+
+@pytest.mark.parametrize("index", [np.array([0, 2]), [0, 2], "0", 1.0])
+def test_several_graphs_are_taken_by_take(mutag, index):
+    with pytest.raises(
+        TypeError, match=r"by a number or a slice, not by a (ndarray|list|str|float): use \.take\(numbers\)"
+    ):
+        mutag.batch[index]
+    assert mutag.batch.take([2, 0]).node_counts.tolist() == mutag.batch.node_counts[[2, 0]].tolist()
+
+
+def test_booleans_are_not_taken_for_numbers_of_graphs(mutag):
+    with pytest.raises(TypeError, match=r"not by booleans: use \.take"):
+        mutag.batch.take(mutag.batch.node_counts > 20)

@@ -168,7 +168,13 @@ class GraphBatch:
         return self.n_graphs
 
     def __getitem__(self, index: int | slice) -> "GraphBatch":
-        chosen = range(self.n_graphs)[index]
+        try:
+            chosen = range(self.n_graphs)[index]
+        except TypeError as error:
+            raise TypeError(
+                f"graphs are chosen by a number or a slice, not by a {type(index).__name__}: use .take(numbers) for several, or "
+                ".take(np.flatnonzero(chosen)) where there is a boolean for each graph"
+            ) from error
         if isinstance(chosen, range):
             return self.slice(chosen.start, chosen.stop) if chosen.step == 1 and chosen else self.take(chosen)
         return self.slice(chosen, chosen + 1)
@@ -228,7 +234,9 @@ class GraphBatch:
         )
 
     def take(self, graphs: Sequence[int] | IntArray) -> "GraphBatch":
-        """Copy the named graphs, in the order named, to a batch of their own."""
+        """Copy the graphs of these numbers, in this order, to a batch of their own."""
+        if np.asarray(graphs).dtype == np.bool_:
+            raise TypeError("graphs are taken by their numbers, not by booleans: use .take(np.flatnonzero(chosen))")
         graphs = np.asarray(graphs, dtype=np.int64)
         node_counts, edge_counts = self.node_counts[graphs], self.edge_counts[graphs]
         nodes = expand_ranges(self.node_offsets[graphs], node_counts)
