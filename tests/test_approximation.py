@@ -162,6 +162,12 @@ def test_pairs_of_very_many_graphs_are_pairs():
     assert len(np.unique(pairs, axis=0)) == 5000
 
 
+@pytest.mark.parametrize("n_pairs", [0, -1])
+def test_no_pairs_are_refused(embedded_run, n_pairs):
+    with pytest.raises(WeglError, match=f"n_pairs = {n_pairs}; at least one pair must be asked for"):
+        measure_approximation(embedded_run("mutag"), n_pairs)
+
+
 def test_one_graph_is_refused(write_embedded_run):
     run = RunFolder(write_embedded_run("mutag", n_shards=1))
     part = run.location("data/part-00000.parquet")

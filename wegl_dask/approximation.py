@@ -134,7 +134,7 @@ def measure_approximation(
     Raises
     ------
     WeglError
-        If the run has not finished, has fewer than two graphs or has not kept its graph shards.
+        If the run has not finished, has fewer than two graphs or has not kept its graph shards, or no pair is asked for.
 
     Examples
     --------
@@ -142,6 +142,8 @@ def measure_approximation(
     >>> wegl_dask.measure_approximation("runs/quickstart", 100).summary()["bound_broken"]
     0
     """
+    if n_pairs < 1:
+        raise WeglError(f"n_pairs = {n_pairs}; at least one pair must be asked for")
     rows = RunRows.open(run, storage_options)
     if rows.n_rows < 2:
         raise WeglError(f"{rows.run.location()} has {rows.n_rows} graphs; a pair is needed to measure a distance")
