@@ -127,7 +127,13 @@ def test_columns_can_be_chosen(tmp_path):
     ]
     found = read_embeddings(str(tmp_path), columns=["smiles", "graph_id"])
     assert found.rows.to_pydict() == {"graph_id": ["g0", "g1"], "smiles": ["C", "CC"]}
-    assert read_embeddings(str(tmp_path), columns=[]).X.shape == (2, 6)
+    bare = read_embeddings(str(tmp_path), columns=[])
+    assert bare.X.shape == (2, 6)
+    for name in ("graph_id", "y", "split", "num_nodes", "transport_cost"):
+        column = "label" if name == "y" else name
+        with pytest.raises(WeglError, match=rf"the column {column} was not read: name it in read_embeddings"):
+            getattr(bare, name)
+    assert read_embeddings(str(tmp_path), columns="label").y.tolist() == [1.0, 2.0]
     with pytest.raises(WeglError, match=r"has no column smile; there are graph_id, .*, smiles"):
         read_embeddings(str(tmp_path), columns=["smile"])
 

@@ -67,7 +67,7 @@ class Embeddings:
         """
         if self.labels.kind == "none":
             return None
-        column = self.rows.column("label").combine_chunks()
+        column = self._column("label").combine_chunks()
         if self.labels.kind != "tasks":
             values: npt.NDArray[Any] = column.to_numpy(zero_copy_only=False)
             return values
@@ -81,31 +81,39 @@ class Embeddings:
     @cached_property
     def split(self) -> npt.NDArray[np.object_] | None:
         """The split of each graph, as str, None where it has none; None altogether where no graph has one."""
-        column = self.rows.column("split")
+        column = self._column("split")
         return None if column.null_count == len(column) else column.to_numpy()
 
     @cached_property
     def graph_id(self) -> npt.NDArray[np.object_]:
         """The id of each graph, as str."""
-        ids: npt.NDArray[np.object_] = self.rows.column("graph_id").to_numpy()
+        ids: npt.NDArray[np.object_] = self._column("graph_id").to_numpy()
         return ids
 
     @cached_property
     def num_nodes(self) -> npt.NDArray[np.int32]:
         """The number of nodes of each graph."""
-        counts: npt.NDArray[np.int32] = self.rows.column("num_nodes").to_numpy()
+        counts: npt.NDArray[np.int32] = self._column("num_nodes").to_numpy()
         return counts
 
     @cached_property
     def transport_cost(self) -> npt.NDArray[np.float64]:
         """<pi, C> of each graph: its squared 2-Wasserstein distance to the reference where the plan is exact."""
-        costs: npt.NDArray[np.float64] = self.rows.column("transport_cost").to_numpy()
+        costs: npt.NDArray[np.float64] = self._column("transport_cost").to_numpy()
         return costs
+
+    def _column(self, name: str) -> pa.ChunkedArray:
+        if name not in self.rows.column_names:
+            raise WeglError(
+                f"the column {name} was not read: name it in read_embeddings(..., columns=[...]), or leave columns out, "
+                "which reads them all"
+            )
+        return self.rows.column(name)
 
 
 def read_embeddings(
     path: str | os.PathLike[str],
-    columns: Sequence[str] | None = None,
+    columns: str | Sequence[str] | None = None,
     *,
     storage_options: Mapping[str, Any] | None = None,
     allow_unfinished: bool = False,
@@ -116,7 +124,7 @@ def read_embeddings(
     ----------
     path : str or path-like
         A run folder or its folder data/: a path or any fsspec URL.
-    columns : sequence of str, optional
+    columns : str or sequence of str, optional
         The columns to read besides the vector; all by default. An attribute of the result needs its column.
     storage_options : mapping, optional
         Arguments for the file system.
@@ -142,7 +150,7 @@ def read_embeddings(
     form = common_format(data, names, footers)
     rows_before = np.cumsum([0, *(footer.num_rows for footer in footers)])
     X = np.empty((int(rows_before[-1]), form.width), dtype=np.float32)
-    chosen = _chosen_columns(form, columns, data)
+    chosen = _chosen_columns(form, [columns] if isinstance(columns, str) else columns, data)
 
     def read(part: int) -> pa.Table:
         return _read_part(data, names[part], form, chosen, X[rows_before[part] : rows_before[part + 1]])
