@@ -109,10 +109,18 @@ def test_the_neighbours_of_vectors_may_be_graphs_of_equal_embedding(embedded_run
     np.testing.assert_array_equal(X[found["row"][[0, 2]]], X[[20, 30]])
 
 
+def test_a_graph_that_is_named_twice_is_two_queries(embedded_run):
+    once, other = (frame(nearest.neighbours(embedded_run("mutag"), name, k=3, exact=True)) for name in ("g7", "g2"))
+    found = frame(nearest.neighbours(embedded_run("mutag"), ["g7", "g2", "g7"], k=3, exact=True))
+    pd.testing.assert_frame_equal(found, pd.concat([once, other, once], ignore_index=True))
+
+
 def test_columns_of_the_run_are_shown_of_the_neighbours(embedded_run):
     found = frame(nearest.neighbours(embedded_run("mutag"), "g0", 3, columns=["num_nodes", "graph_id"]))
     num_nodes = read_embeddings(embedded_run("mutag")).num_nodes
     assert found["num_nodes"].tolist() == num_nodes[found["row"]].tolist()
+    one = frame(nearest.neighbours(embedded_run("mutag"), "g0", 3, columns="num_nodes"))
+    assert one["num_nodes"].tolist() == found["num_nodes"].tolist()
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
@@ -190,6 +198,8 @@ def test_close_graphs_are_all_pairs_within_the_threshold(embedded_run, mutag_was
     ("arguments", "message"),
     [
         ({"graph_ids": "none"}, r"no graph of .* has the id 'none'; ids are .* such as 'g0', 'g1', 'g2'"),
+        ({"graph_ids": 1}, "^1, of type int, is no id: ids are texts, those of the column graph_id, such as '1'"),
+        ({"graph_ids": ["g0", np.int64(2)]}, "of type int64, is no id: .* such as '2'"),
         ({"k": 0}, "k = 0; at least one neighbour"),
         ({"columns": ["smiles"]}, "has no column smiles; there are graph_id"),
         ({"columns": ["rank", "label", "distance"]}, "^distance, rank: a column of the result has that name itself"),

@@ -4,7 +4,7 @@ The module is not called after its function `neighbours`, which the package offe
 """
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
@@ -43,7 +43,7 @@ def neighbours(
     vectors: npt.NDArray[np.floating] | None = None,
     exact: bool = False,
     candidates: int = 100,
-    columns: Sequence[str] = (),
+    columns: str | Sequence[str] = (),
     search: Search = "auto",
     storage_options: Mapping[str, Any] | None = None,
     progress: Callable[..., Progress] = unshown,
@@ -55,8 +55,8 @@ def neighbours(
     run : str or path-like
         A finished run: a path or any fsspec URL.
     graph_ids : str or sequence of str, optional
-        Graphs of the run whose neighbours are asked for. An id that repeats stands for each of its graphs. All graphs,
-        if neither ids nor vectors are given.
+        Graphs of the run whose neighbours are asked for, as often as they are named. An id that repeats in the run stands
+        for each of its graphs. All graphs, if neither ids nor vectors are given.
     k : int, default 10
         Number of neighbours; all other graphs, where there are no more. A graph is not its own neighbour.
     vectors : float, (n_queries, N * d), optional
@@ -65,7 +65,7 @@ def neighbours(
         Compute the exact W_2 of the nearest `candidates` in the embedding, and keep the nearest k of them by that.
     candidates : int, default 100
         Used with `exact`; k, where that is more.
-    columns : sequence of str, optional
+    columns : str or sequence of str, optional
         Columns of the run to add for each neighbour, such as ``"label"``.
     search : {"auto", "exhaustive", "index"}, default "auto"
         Look at every pair of query and graph; or at those that an approximate index, built for the purpose, holds for
@@ -96,6 +96,7 @@ def neighbours(
     """
     if k < 1:
         raise WeglError(f"k = {k}; at least one neighbour must be asked for")
+    columns = [columns] if isinstance(columns, str) else columns
     if clash := sorted(OWN_COLUMNS.intersection(columns)):
         raise WeglError(
             f"{', '.join(clash)}: a column of the result has that name itself; give the run's column another name in the "
@@ -108,7 +109,8 @@ def neighbours(
             raise WeglError("vectors are no graphs of the run: give them without ids, and without the exact W_2")
         queries, own = _checked(vectors, rows.form.width), None
     else:
-        ids = [graph_ids] if isinstance(graph_ids, str) else graph_ids
+        is_one = isinstance(graph_ids, str) or not isinstance(graph_ids, Iterable | None)
+        ids: Any = [graph_ids] if is_one else graph_ids
         own = np.arange(rows.n_rows) if ids is None else rows.find(ids)
         queries = rows.take(own)
     wanted = min(max(k, candidates) if exact else k, rows.n_rows - (own is not None))

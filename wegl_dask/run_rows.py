@@ -129,13 +129,20 @@ class RunRows:
             raise WeglError(f"{self.run.location()} has no column {', '.join(unknown)}; there are {', '.join(there)}")
 
     def find(self, graph_ids: Sequence[str]) -> IntArray:
-        """Find the rows of graphs by their ids, in the order of the ids; an id that repeats has several.
+        """Find the rows of graphs by their ids, in the order of the ids and as often; an id of several graphs has several.
 
         Raises
         ------
         WeglError
             If there is no graph of one of the ids; with the reason, where the run has rejected it.
         """
+        graph_ids = list(graph_ids)
+        for graph_id in graph_ids:
+            if not isinstance(graph_id, str):
+                raise WeglError(
+                    f"{graph_id!r}, of type {type(graph_id).__name__}, is no id: ids are texts, those of the column graph_id, "
+                    f"such as {str(graph_id)!r}"
+                )
         try:
             wanted = pa.array(list(dict.fromkeys(graph_ids)), pa.string())
         except UnicodeEncodeError as error:
@@ -154,7 +161,7 @@ class RunRows:
                 f"no graph of {self.run.location()} has the id {missing[0]!r}; ids are those of the column graph_id, "
                 f"such as {', '.join(map(repr, examples))}"
             )
-        return np.array([row for found in rows.values() for row in found], dtype=np.int64)
+        return np.array([row for graph_id in graph_ids for row in rows[graph_id]], dtype=np.int64)
 
     def _refuse_rejected(self, graph_ids: Sequence[str]) -> None:
         """Say why the run has rejected one of these graphs, if it has."""
