@@ -63,10 +63,10 @@ def test_as_many_directions_as_columns_give_the_exact_components():
 
 
 @pytest.mark.parametrize("rank", [1, 3, 30])
-@pytest.mark.parametrize("width", [20, 35, 300])
+@pytest.mark.parametrize("width", [20, 35, 60])
 def test_directions_that_outnumber_those_with_variance_find_the_components_of_an_exact_pca(rank, width):
     """Of the product with the directions a part is rounding error alone, by which nothing can be divided."""
-    for seed in range(20):
+    for seed in range(8):
         rng = np.random.default_rng(seed)
         rank = min(rank, width)
         vectors = rng.standard_normal((500, rank)) * 2.0 ** -np.arange(rank) @ rng.standard_normal((rank, width)) + 3
