@@ -9,7 +9,7 @@ from typing import Any
 from wegl_dask.claims import JOB_NAME, flattened
 from wegl_dask.embed import embed, not_embedded
 from wegl_dask.given_model import GivenModel
-from wegl_dask.ingest import ShardCensus, ingest, made_before
+from wegl_dask.ingest import ShardCensus, ingest, made_before, settled
 from wegl_dask.known_rows import KnownRows
 from wegl_dask.plans import appends_under_way, planned_shards
 from wegl_dask.records import PartRecord
@@ -17,6 +17,7 @@ from wegl_dask.run import Run
 from wegl_dask.sources.base import SourcePlan
 from wegl_dask.spec import JobSpec
 from wegl_dask.storage import RunFolder
+from wegl_dask.toml import read_toml
 
 
 def finished_plans(records: Sequence[PartRecord]) -> tuple[list[PartRecord], list[PartRecord]]:
@@ -147,13 +148,29 @@ def _find_ingested(
 
 def append_command(folder: RunFolder, appended: Mapping[str, Any]) -> str:
     """Write down the command of an append, from what the record of its plan says of it."""
-    own = JobSpec.from_toml(folder.job_toml(), where=folder.location(JOB_NAME)).source
-    before = dict(flattened(own.model_dump(mode="json", exclude_none=True)))
+    job = JobSpec.from_toml(folder.job_toml(), where=folder.location(JOB_NAME))
+    before = dict(flattened(job.source.model_dump(mode="json", exclude_none=True)))
+    now = dict(flattened(appended["source"]))
     words = ["wegl-dask", "append", folder.location(), *["--by-id"] * (appended["key"] == "id")]
-    for key, value in flattened(appended["source"]):
-        if before.get(key) != value:
-            words += ["--set", f"source.{key}={value if isinstance(value, str) else json.dumps(value)}"]
+    if before.keys() - now.keys():
+        # What the run's job sets and the append's does not cannot be taken back by an option.
+        words += ["--source", "JOB"]
+    changed = {f"source.{key}": value for key, value in now.items() if before.get(key) != value}
+    if appended["task"] != settled(job, folder).task:
+        changed["task"] = appended["task"]
+    for key, value in changed.items():
+        words += ["--set", f"{key}={_as_override(value)}"]
     return shlex.join(words)
+
+
+def _as_override(value: Any) -> str:
+    """Write a value so that ``--set`` reads it: as TOML, or plainly, if it is a text that would not be taken for TOML."""
+    if isinstance(value, str):
+        try:
+            read_toml(f"value = {value}")
+        except ValueError:
+            return value
+    return json.dumps(value)
 
 
 def append_of(spec: JobSpec, appended: Mapping[str, Any]) -> JobSpec:

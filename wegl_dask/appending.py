@@ -7,16 +7,15 @@ that is killed goes on when it is started again; one that is refused leaves the 
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from pathlib import PurePosixPath
 from typing import Any
 
 import tomli_w
 from distributed import Client
 
 from wegl_dask.appended import append_command, append_of, finished_plans, killed_appends, missing_shards
-from wegl_dask.bags import lost_connection
+from wegl_dask.bags import StageError, lost_connection
 from wegl_dask.claims import changed_keys, examine, require_writable
 from wegl_dask.embed import embed
 from wegl_dask.errors import JobFileError, SourceError, TooManyRejectedError, WeglError
@@ -43,6 +42,7 @@ from wegl_dask.run import Run
 from wegl_dask.scheduler_client import require_packages
 from wegl_dask.sources import reading_packages
 from wegl_dask.sources.base import SourcePlan, Unit
+from wegl_dask.sources.paths import is_same_file
 from wegl_dask.spec import JobSpec
 from wegl_dask.storage import RunFolder
 from wegl_dask.toml import read_toml
@@ -173,27 +173,38 @@ def append_job(
 def _finish_killed(run: Run, given: GivenModel, key: RowKey) -> tuple[str, ...]:
     """End an append of another source that was killed, since nobody may come back for it: what to say of it.
 
+    One of the same source in another way is left: this one is in its place, and makes of it what holds.
+
     Raises
     ------
     WeglError
-        If it cannot be finished. Where that is since its source is gone it stays, and where it is refused it is undone.
+        If it cannot be finished. Where the input is at fault it is undone, if it was read at all, and else it stays.
     """
     own = _appended(run, key)
     for plan in killed_appends(run.folder.records()):
         appended = plan.extra["appended"]
-        if appended == own:
+        if _input_of(appended) == _input_of(own):
             continue
         command = append_command(run.folder, appended)
+        other = replace(run, spec=append_of(run.spec, appended), stage_seconds={}, work={}, parts_made=0)
         try:
-            found = _append(replace(run, spec=append_of(run.spec, appended)), given, appended["key"])
-        except (SourceError, JobFileError, TooManyRejectedError) as error:
+            found = _append(other, given, appended["key"])
+        except (SourceError, JobFileError, TooManyRejectedError, StageError) as error:
             stays = bool(killed_appends(run.folder.records()))
             rest = "To give it up, run the run's job again" if stays else "It was undone: start this append again"
             raise type(error)(
                 f"an append that was killed has to be finished first, {command}, and cannot be: {error}. {rest}"
             ) from error
-        return (f"an append that was killed was finished first, {command}: {counted(found.rows, 'graph')}",)
+        return (
+            f"an append that was killed was finished first, {command}: {counted(found.rows, 'graph')}",
+            *found.notes,
+        )
     return ()
+
+
+def _input_of(appended: Mapping[str, Any]) -> dict[str, Any]:
+    """Choose what says which input is appended, in whatever way."""
+    return {key: value for key, value in appended["source"].items() if key in {"kind", "path", "root", "name"}}
 
 
 def _appended(run: Run, key: RowKey) -> dict[str, Any]:
@@ -344,16 +355,20 @@ def _require_all_rows(plan: SourcePlan, known: Places) -> None:
             )
 
 
-def _require_other_content(plan: SourcePlan, known: Iterable[CutKey]) -> None:
+def _require_other_content(plan: SourcePlan, known: set[CutKey]) -> None:
     """Refuse a file that is known by another path: all its rows would be there twice."""
-    paths = {(PurePosixPath(piece).name, *content): piece for piece, *content in known}
+    paths: dict[tuple[str, ...], list[str]] = {}
+    for piece, *content in known:
+        paths.setdefault(tuple(content), []).append(piece)
     for piece, *content in _cut_keys(plan):
-        before = paths.get((PurePosixPath(piece).name, *content), piece)
-        if before != piece:
-            raise SourceError(
-                f"{piece} holds rows that the run has from {before}: if it is the same file, name it as the run does, from the "
-                "folder that the run was started in; or use --by-id"
-            )
+        if (piece, *content) in known:
+            continue
+        for before in paths.get(tuple(content), ()):
+            if is_same_file(piece, before):
+                raise SourceError(
+                    f"{piece} holds rows that the run has from {before}: it is the same file, which is to be named as the run "
+                    "does, from the folder that the run was started in; or use --by-id"
+                )
 
 
 def _cut_keys(plan: SourcePlan) -> list[CutKey]:

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 from wegl_dask import tasks
 from wegl_dask.checksums import fingerprint
@@ -24,7 +24,7 @@ from wegl_dask.run import Run
 from wegl_dask.sources import open_source, reading_packages, require_reading_packages
 from wegl_dask.sources.base import Cut, SourcePlan
 from wegl_dask.sources.paths import folder_around
-from wegl_dask.spec import GraphParquetTable, JobSpec, NetworkxTable, SmilesTable
+from wegl_dask.spec import GraphParquetTable, JobSpec, MoleculeTable, NetworkxTable, SmilesTable
 from wegl_dask.storage import MANIFEST_NAME, RunFolder
 from wegl_dask.tasks import shard_fingerprints
 from wegl_dask.version import NUMERICS_VERSION
@@ -154,12 +154,13 @@ def require_same_source(run: Run, given: GivenModel | None) -> None:
 
 
 def settled(spec: JobSpec, folder: RunFolder) -> JobSpec:
-    """Fill in what the labels of a run are, where its job left that to the data: later rows may look otherwise."""
+    """Fill in what the labels of a run are, where its job left that to the texts in a column: later ones may look otherwise."""
     plan = folder.record("plan", 0)
-    if plan is None or spec.task != "auto":
+    if plan is None or spec.task != "auto" or not isinstance(spec.source, MoleculeTable) or not spec.source.targets:
         return spec
-    kinds = {"none": "auto", "class": "classification", "target": "regression", "tasks": "multitask"}
-    return spec.model_copy(update={"task": kinds[SourcePlan.from_json(plan.extra["plan"]).labels.kind]})
+    kind = SourcePlan.from_json(plan.extra["plan"]).labels.kind
+    tasks: dict[str, Literal["classification", "regression"]] = {"class": "classification", "target": "regression"}
+    return spec.model_copy(update={"task": tasks.get(kind, "auto")})
 
 
 def _scan_for(run: Run, given: GivenModel | None, nodes_per_shard: int | None = None) -> tuple[SourcePlan, int]:

@@ -3,12 +3,13 @@
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from pathlib import PurePosixPath
 from typing import Any, Literal
 
-from wegl_dask.claims import earlier_versions
+from wegl_dask.claims import MAX_REQUESTS, earlier_versions
 from wegl_dask.errors import OtherJobError
 from wegl_dask.folders import Folder
 from wegl_dask.locks import LOCK_NAME, is_held
@@ -265,12 +266,13 @@ def _timed(folder: RunFolder, stage: StageStatus, records: Sequence[PartRecord],
 
 def _trainings(folder: RunFolder) -> Iterator[TrainingStatus]:
     there = folder.listing(TRAIN_FOLDER)
-    for model in MODEL_NAMES:
-        if model not in there:
-            continue
-        name = training_folder(model)
+    models = [model for model in MODEL_NAMES if model in there]
+    names = [training_folder(model) for model in models]
+    # On an object store it can take seconds to see that a lock is not renewed.
+    with ThreadPoolExecutor(MAX_REQUESTS) as pool:
+        holders = [holder for holder, _ in pool.map(_holder, map(folder.subfolder, names))]
+    for model, name, holder in zip(models, names, holders, strict=True):
         files = folder.listing(name)
-        holder, _ = _holder(folder.subfolder(name))
         if holder:
             yield TrainingStatus(model, "running", holder)
         elif LOCK_NAME in files or any(map(KEPT_NAME.fullmatch, files)):

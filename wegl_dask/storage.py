@@ -236,8 +236,13 @@ class RunFolder(Folder):
             for name in self.listing(subfolder)
             if pattern.fullmatch(name) and f"{subfolder}/{name}" not in kept
         ]
-        # Records go first: one that is there vouches for its files.
-        remove_all(self, [path for path in extra if path.startswith(f"{RECORD_FOLDER}/")])
+        # Records go first: one that is there vouches for its files. Of these, plans: one without the record of what was known
+        # before it would be that of a finished append.
+        plans = record_path("plan", 0).rpartition("-")[0]
+        remove_all(self, [path for path in extra if path.startswith(plans)])
+        remove_all(
+            self, [path for path in extra if path.startswith(f"{RECORD_FOLDER}/") and not path.startswith(plans)]
+        )
         remove_all(self, [path for path in extra if not path.startswith(f"{RECORD_FOLDER}/")])
         return extra
 

@@ -5,7 +5,9 @@ import pyarrow.parquet as pq
 import pytest
 from rdkit import Chem
 
-from wegl_dask import appending, read_embeddings
+from wegl_dask import appending, read_embeddings, storage
+from wegl_dask.appended import append_command
+from wegl_dask.bags import StageError
 from wegl_dask.errors import JobFileError, SourceError, TooManyRejectedError, WeglError
 from wegl_dask.spec import JobSpec
 from wegl_dask.storage import RunFolder
@@ -56,6 +58,11 @@ def record(smiles, name):
     return f"{block}> <id>\n{name}\n\n$$$$\n"
 
 
+def kill(*_, **__):
+    """Take the place of a stage that the command is killed in."""
+    raise KeyboardInterrupt
+
+
 def ids(out):
     return sorted(read_embeddings(out).graph_id)
 
@@ -81,9 +88,6 @@ def test_an_append_that_was_killed_is_finished_before_another(
         run.folder.remove(f"data/part-{last:05d}.parquet")
         raise KeyboardInterrupt
 
-    def kill(*_, **__):
-        raise KeyboardInterrupt
-
     for source, key, stage, how in ((b, "id", "embed", kill_before_the_last_part), (c, "row", "ingest", kill)):
         with monkeypatch.context() as patched:
             patched.setattr(appending, stage, how)
@@ -98,7 +102,24 @@ def test_an_append_that_was_killed_is_finished_before_another(
     assert verify_run(RunFolder(str(outs[0])), deep=True) == []
 
 
-def test_an_append_that_was_killed_and_cannot_be_finished_is_named_and_can_be_given_up(
+def test_an_append_that_was_stopped_is_corrected_by_one_of_the_same_file(
+    run, rows, write_rows, folder_job, append, monkeypatch, tmp_path
+):
+    write_rows("a.csv", rows[:50])
+    run(folder_job(source={"path": str(tmp_path / "in" / "a.csv")}))
+    write_rows("b.csv", rows[:60])
+    b = f"source.path={tmp_path / 'in' / 'b.csv'}"
+    with monkeypatch.context() as patched:
+        patched.setattr(appending, "embed", kill)
+        with pytest.raises(KeyboardInterrupt):
+            append(tmp_path / "out", b)
+    summary = append(tmp_path / "out", b, key="id")
+    assert summary.rows + summary.rejected == 10
+    assert len(set(ids(tmp_path / "out"))) == len(ids(tmp_path / "out"))
+    assert verify_run(RunFolder(str(tmp_path / "out")), deep=True) == []
+
+
+def test_an_append_that_fails_does_not_stand_in_the_way_of_itself_corrected_or_of_others_when_given_up(
     run, rows, write_rows, folder_job, append, monkeypatch, tmp_path
 ):
     write_rows("a.csv", rows[:50])
@@ -108,8 +129,133 @@ def test_an_append_that_was_killed_and_cannot_be_finished_is_named_and_can_be_gi
         write_rows(name, rows[start : start + 20])
     b, c = (f"source.path={tmp_path / 'in' / name}" for name in ("b.csv", "c.csv"))
 
-    def kill(*_, **__):
-        raise KeyboardInterrupt
+    def fail(run, *_, **__):
+        if run.spec.source.max_nodes is None and run.spec.source.path.endswith("b.csv"):
+            raise StageError("shard 5: MemoryError")
+        return embed(run, *_, **__)
+
+    embed = appending.embed
+    monkeypatch.setattr(appending, "embed", fail)
+    with pytest.raises(StageError, match=r"^shard 5: MemoryError"):
+        append(tmp_path / "out", b)
+    with pytest.raises(
+        StageError, match=r"finished first, .*b\.csv, and cannot be: shard 5: MemoryError\. To give it up, run"
+    ):
+        append(tmp_path / "out", c)
+    assert append(tmp_path / "out", b, "source.max_nodes=1000").rows > 10
+    assert append(tmp_path / "out", c).rows > 10
+    assert verify_run(RunFolder(str(tmp_path / "out")), deep=True) == []
+
+
+def test_the_seconds_of_an_append_are_its_own(run, rows, write_rows, folder_job, append, monkeypatch, tmp_path):
+    write_rows("a.csv", rows[:50])
+    run(folder_job(source={"path": str(tmp_path / "in" / "a.csv")}))
+    for name, start in (("b.csv", 50), ("c.csv", 70)):
+        write_rows(name, rows[start : start + 20])
+    with monkeypatch.context() as patched:
+        patched.setattr(appending, "embed", kill)
+        with pytest.raises(KeyboardInterrupt):
+            append(tmp_path / "out", f"source.path={tmp_path / 'in' / 'b.csv'}")
+    seen = []
+    scan = appending.scan_source
+
+    def scanned(run, *arguments):
+        seen.append(dict(run.stage_seconds))
+        return scan(run, *arguments)
+
+    monkeypatch.setattr(appending, "scan_source", scanned)
+    append(tmp_path / "out", f"source.path={tmp_path / 'in' / 'c.csv'}")
+    assert seen == [{}, {}]
+
+
+def test_an_append_of_another_job_file_is_named_by_all_that_it_set(run, rows, write_rows, folder_job, tmp_path):
+    write_rows("a.csv", rows[:50])
+    job = folder_job(source={"path": str(tmp_path / "in" / "a.csv")})
+    run(job)
+    source = {
+        "kind": "smiles",
+        "path": str(tmp_path / "in" / "b.csv"),
+        "extra_columns": [],
+        "delimiter": ",",
+        "id_column": "1",
+    }
+    folder = RunFolder(str(tmp_path / "out"))
+    appended = {"source": source, "task": "none", "key": "id"}
+    assert append_command(folder, appended).split()[2:] == [
+        *(str(tmp_path / "out"), "--by-id", "--source", "JOB", "--set", f"source.path={tmp_path / 'in' / 'b.csv'}"),
+        *("--set", "source.delimiter=,", "--set", "'source.id_column=\"1\"'", "--set", "task=none"),
+    ]
+
+
+def test_files_of_one_name_and_content_in_several_folders_do_not_stand_in_the_way(run, write_lines, append, tmp_path):
+    job = {
+        "source": {"kind": "smiles", "path": f"{tmp_path}/in/*/part.csv", "id_column": "id"},
+        "output": {"path": str(tmp_path / "out")},
+        **SMALL,
+    }
+    for day, lines in (("mon", ["CCO,1", "CCN,2", "CCC,3"]), ("tue", ["CCO,1", "CCN,2", "CCC,3"]), ("wed", ["CCF,4"])):
+        (tmp_path / "in" / day).mkdir(parents=True)
+        write_lines(f"{day}/part.csv", lines)
+        if day == "tue":
+            run(job)
+            assert append(tmp_path / "out").notes == ("no row is new",)
+    assert append(tmp_path / "out").rows == 1
+    (tmp_path / "in" / "thu").mkdir()
+    write_lines("thu/part.csv", ["CCF,4"])
+    assert append(tmp_path / "out").rows == 1
+
+
+def test_rows_without_labels_are_appended_to_labelled_ones(run, write_lines, append, tmp_path):
+    job = {
+        "source": {"kind": "smiles", "path": str(tmp_path / "in" / "a.csv"), "targets": ["y"]},
+        "output": {"path": str(tmp_path / "out")},
+        **SMALL,
+    }
+    write_lines("a.csv", ["CCO,1", "CCN,0", "CCC,1"], header="smiles,y")
+    run(job)
+    write_lines("b.csv", ["CCF,x", "CCCl,y"], header="smiles,z")
+    summary = append(tmp_path / "out", f"source.path={tmp_path / 'in' / 'b.csv'}", "source.targets=[]")
+    assert summary.rows == 2
+    labels = pq.read_table(tmp_path / "out" / "data", columns=["label"]).column("label").to_pylist()
+    assert labels == [1, 0, 1, None, None]
+
+
+def test_a_refused_append_that_is_killed_while_it_is_undone_is_gone(
+    run, rows, write_rows, write_lines, folder_job, append, monkeypatch, tmp_path
+):
+    write_rows("a.csv", rows[:50])
+    run(folder_job(source={"path": str(tmp_path / "in" / "a.csv")}))
+    write_lines("b.csv", ["bad(,x1", "worse(,x2", "CCO,x3"])
+    removed = []
+
+    def kill_after_the_first(folder, names):
+        removed.extend(names[:1])
+        remove_all(folder, names[:1])
+        if removed:
+            raise KeyboardInterrupt
+
+    remove_all = storage.remove_all
+    with monkeypatch.context() as patched:
+        patched.setattr(storage, "remove_all", kill_after_the_first)
+        patched.setattr(RunFolder, "remove_scratch", lambda _: None)
+        with pytest.raises(KeyboardInterrupt):
+            append(tmp_path / "out", f"source.path={tmp_path / 'in' / 'b.csv'}")
+    assert removed == ["records/plan-00001.json"]
+    write_rows("c.csv", rows[50:60])
+    summary = append(tmp_path / "out", f"source.path={tmp_path / 'in' / 'c.csv'}")
+    assert summary.rows + summary.rejected == 10
+    assert verify_run(RunFolder(str(tmp_path / "out")), deep=True) == []
+
+
+def test_an_append_that_was_killed_and_cannot_be_finished_is_named_and_can_be_given_up(
+    run, rows, write_rows, folder_job, append, monkeypatch, tmp_path
+):
+    write_rows("a.csv", rows[:50])
+    job = folder_job(source={"path": str(tmp_path / "in" / "a.csv")})
+    run(job)
+    for name, start in (("b.csv", 50), ("c.csv", 70)):
+        write_rows(name, rows[start : start + 20])
+    b, c = (f"source.path={tmp_path / 'in' / name}" for name in ("b.csv", "c.csv"))
 
     with monkeypatch.context() as patched:
         patched.setattr(appending, "embed", kill)
@@ -138,9 +284,6 @@ def test_an_append_that_was_killed_and_is_refused_is_named_and_undone(
     write_lines("b.csv", ["bad(,x1", "worse(,x2", "CCO,x3"])
     write_rows("c.csv", rows[50:60])
     b, c = (f"source.path={tmp_path / 'in' / name}" for name in ("b.csv", "c.csv"))
-
-    def kill(*_, **__):
-        raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
         patched.setattr(appending, "ingest", kill)
@@ -175,7 +318,7 @@ def test_a_file_that_is_named_by_another_path_is_refused(run, rows, write_rows, 
     (tmp_path / "elsewhere").symlink_to(tmp_path / "in")
     for path in (tmp_path / "elsewhere" / "a.csv", f"{tmp_path}/in/../in/a.csv", f"file://{tmp_path}/elsewhere/*.csv"):
         with pytest.raises(
-            SourceError, match=r"a\.csv holds rows that the run has from .*in/a\.csv: if it is the same file"
+            SourceError, match=r"a\.csv holds rows that the run has from .*in/a\.csv: it is the same file"
         ):
             append(tmp_path / "out", f"source.path={path}")
         assert append(tmp_path / "out", f"source.path={path}", key="id").notes == ("no row is new",)

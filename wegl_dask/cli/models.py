@@ -104,8 +104,8 @@ def append(
     a new name. In both cases rows that were rejected before are not tried again.
 
     The source is that of the run; --source and --set name another one with the same features, labels and columns. If
-    the input is at fault the run stays as it was. One that was killed is finished by the next append, of whatever source.
-    Parts that are lost or damaged are made anew by  wegl-dask run.
+    the input is at fault the run stays as it was. One that was killed is finished by the next append, also of another
+    source, or given up by  wegl-dask run,  which makes parts anew that are lost or damaged, too.
 
     \b
     Examples:

@@ -125,6 +125,29 @@ def _fits(parts: Sequence[str], pattern: Sequence[str]) -> bool:
     return bool(parts) and fnmatchcase(parts[0], pattern[0]) and _fits(parts[1:], pattern[1:])
 
 
+def is_same_file(one: str, other: str) -> bool:
+    """Whether two names are of one file on this machine, a relative one from whatever folder it was given.
+
+    Examples
+    --------
+    >>> is_same_file("/data/in/a.csv", "in/a.csv"), is_same_file("/data/a.csv", "/data/mon/../a.csv")
+    (True, True)
+    >>> is_same_file("/data/mon/a.csv", "/data/tue/a.csv")
+    False
+    """
+    names = [_FILE_URL.sub("", name) for name in (one, other)]
+    if any(map(is_remote, names)):
+        return one == other
+    paths = [local_path(name) for name in names]
+    relative = [path for path in paths if not path.is_absolute()]
+    if len(relative) == 1:
+        (absolute,) = (path.resolve() for path in paths if path.is_absolute())
+        # Dots go as far as they can without knowing the folder.
+        parts = Path(os.path.normpath(relative[0])).parts
+        return absolute.parts[-len(parts) :] == parts
+    return paths[0].resolve() == paths[1].resolve()
+
+
 def ending_of(name: str) -> str:
     """Return the ending of a file's name in lower case, without that of a compression: ``.csv`` of ``A.CSV.gz``."""
     return PurePosixPath(name.lower().removesuffix(compression_of(name))).suffix

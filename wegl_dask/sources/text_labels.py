@@ -152,13 +152,15 @@ class LabelReader:
         self._by_number = {} if None in numbers else {number: index for index, number in enumerate(numbers)}
 
     def __call__(self, texts: Sequence[str | None]) -> int | float | list[float] | None:
-        """Return the label, None if it is unknown.
+        """Return the label, None if it is unknown, as where there are no targets.
 
         Raises
         ------
         LabelError
             If a text is neither a label nor missing.
         """
+        if not texts:
+            return None
         match self._kind:
             case "none":
                 return None
