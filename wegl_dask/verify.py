@@ -93,7 +93,12 @@ def _problems(folder: RunFolder, *, deep: bool, progress: Callable[..., Progress
     yield from _check_job(folder)
     lost: list[PartRecord] = []
     if folder.has_succeeded():
-        yield from _check_manifest(folder, records, lost)
+        listed, damage = _read_manifest(folder)
+        if damage:
+            yield Problem(MANIFEST_NAME, f"damaged: {damage}")
+        whole = {record.path for record in records}
+        lost = [record for record in listed if record.path not in whole]
+        yield from _check_records(folder, whole, lost)
     else:
         yield Problem("_SUCCESS", "missing: the run has not finished")
     yield from _check_shards(records, lost)
@@ -138,20 +143,22 @@ def _check_fit(folder: RunFolder, progress: Callable[..., Progress]) -> Iterator
         yield Problem(MODEL_JSON, what)
 
 
-def _check_manifest(folder: RunFolder, records: Sequence[PartRecord], lost: list[PartRecord]) -> Iterator[Problem]:
-    """Compare the records with those in the manifest; what only the manifest has is added to `lost`."""
-    whole = {record.path for record in records}
+def _read_manifest(folder: RunFolder) -> tuple[list[PartRecord], str]:
+    """Read the records in the manifest; if it is damaged, none, and how."""
     try:
-        listed = [PartRecord.from_json(entry) for entry in folder.read_manifest()["records"]]
+        return [PartRecord.from_json(entry) for entry in folder.read_manifest()["records"]], ""
     except (WeglError, ValueError, KeyError, TypeError) as error:
         what = error.__cause__ if isinstance(error, WeglError) else repr(error)
-        yield Problem(MANIFEST_NAME, f"damaged: {what or error}")
-        listed = []
-    lost += [record for record in listed if record.path not in whole]
-    for path in sorted(record.path for record in lost):
+        return [], str(what or error)
+
+
+def _check_records(folder: RunFolder, whole: Collection[str], lost: Sequence[PartRecord]) -> Iterator[Problem]:
+    """Report the records that only the manifest has, and those that are not whole."""
+    missing = sorted(record.path for record in lost)
+    for path in missing:
         yield Problem(path, f"missing or damaged, but listed in {MANIFEST_NAME}")
     there = {f"{RECORD_FOLDER}/{name}" for name in folder.listing(RECORD_FOLDER) if RECORD_NAME.fullmatch(name)}
-    for path in sorted(there - whole - {record.path for record in lost}):
+    for path in sorted(there.difference(whole, missing)):
         yield Problem(path, "damaged: it is no whole record")
 
 
