@@ -565,3 +565,16 @@ def test_an_ingested_shard_ingested_again_has_the_same_bytes(name, real_data):
     )
     write_shard(second, again.graphs, again.rows, CLASSES)
     assert first.getvalue() == second.getvalue()
+
+
+def test_which_rows_have_no_id_is_kept_and_a_shard_that_does_not_say_has_none(tmp_path, two_graphs):
+    file, unnamed = tmp_path / "a.parquet", {"é.csv": [[0, 2], [7, 8]]}
+    write_shard(file, two_graphs, rows_of(2), CLASSES, unnamed=unnamed)
+    assert read_shard(file).unnamed == unnamed
+    table = pq.read_table(file)
+    write_shard(file, two_graphs, rows_of(2), CLASSES)
+    assert read_shard(file).unnamed == {}
+    for text in ("", "[]", '{"a": [1, 2]}', '{"a": [[1]]}', '{"a": [[1, "x"]]}'):
+        pq.write_table(table.replace_schema_metadata({**table.schema.metadata, b"unnamed": text.encode()}), file)
+        with pytest.raises(SourceError, match=r"a.parquet: the schema metadata entry unnamed .* ranges of rows"):
+            read_shard(file)

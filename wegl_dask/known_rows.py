@@ -17,12 +17,10 @@ from wegl_dask.checksums import fingerprint
 from wegl_dask.errors import SourceError
 from wegl_dask.graphs import GraphBatch, IntArray, UsedAttributes
 from wegl_dask.records import PartRecord, part_path
+from wegl_dask.row_ranges import rows_among
 from wegl_dask.shards import IngestedShard, ingest_shard, origins, read_shard
 from wegl_dask.sources.base import REJECTED_SCHEMA, SourceShard
 from wegl_dask.storage import RunFolder
-
-RowRanges = dict[str, list[list[int]]]
-"""For every source file the ranges ``[first, last + 1]`` of its rows, in ascending order."""
 
 Places = Mapping[str, list[list[int]]]
 """For every source file the ranges of its rows that are known, ``[first, last + 1, shard]``, in ascending order."""
@@ -36,35 +34,6 @@ _GRAPH_ARRAYS = (
     *("edge_categories", "edge_attributes"),
 )
 BoolArray = npt.NDArray[np.bool_]
-
-
-def row_ranges(tables: Iterable[pa.Table]) -> RowRanges:
-    """Sum up which rows of the input tables with ``source_file`` and ``source_row`` are of.
-
-    Examples
-    --------
-    >>> row_ranges([pa.table({"source_file": ["a", "a", "a"], "source_row": [4, 3, 9]})])
-    {'a': [[3, 5], [9, 10]]}
-    """
-    rows = pa.concat_tables([table.select(_KEYS[1:]) for table in tables])
-    if not rows.num_rows:
-        return {}
-    names = rows.column("source_file").combine_chunks().dictionary_encode()
-    numbers, codes = rows.column("source_row").to_numpy(), names.indices.to_numpy()
-    order = np.lexsort((numbers, codes))
-    numbers, codes = numbers[order], codes[order]
-    starts = np.flatnonzero((np.diff(codes, prepend=-1) != 0) | (np.diff(numbers, prepend=-1) != 1))
-    stops = np.append(starts[1:], len(numbers))
-    result: RowRanges = {}
-    for start, stop in zip(starts.tolist(), stops.tolist(), strict=True):
-        name = names.dictionary[int(codes[start])].as_py()
-        result.setdefault(name, []).append([int(numbers[start]), int(numbers[stop - 1]) + 1])
-    return result
-
-
-def named_by_number(rows: pa.Table, unnamed: frozenset[int]) -> pa.Table:
-    """Choose the rows to which the source gives no id, see `SourceShard.unnamed`."""
-    return rows.filter(pa.array(_is_among(rows, unnamed)))
 
 
 def known_rows(records: Iterable[PartRecord]) -> Places:
@@ -150,11 +119,11 @@ class KnownRows:
         """
         known_places = _known(folder, self.append, self.fingerprint)
         parts = [shard.rows.select(_KEYS), shard.rejected.select(_KEYS)]
-        at_known_places = [_at_known_places(part, known_places) for part in parts]
+        at_known_places = [rows_among(part, known_places) for part in parts]
         known = at_known_places
         if self.key == "id":
             ids = _known_ids(folder, self.n_shards, self.fingerprint)
-            has_none = [_is_among(part, shard.unnamed) for part in parts]
+            has_none = [rows_among(part, shard.unnamed) for part in parts]
             by_id = [pc.is_in(part.column("graph_id"), value_set=ids).to_numpy() for part in parts]
             # Nor is a row without an id told from others by its place, except in a file that is read again.
             known = [np.where(*masks) for masks in zip(has_none, at_known_places, by_id, strict=True)]
@@ -257,10 +226,6 @@ def _chosen(shard: SourceShard, masks: Sequence[BoolArray]) -> SourceShard:
     )
 
 
-def _is_among(rows: pa.Table, numbers: frozenset[int]) -> BoolArray:
-    return np.isin(rows.column("source_row").to_numpy(), np.array(sorted(numbers), dtype=np.int64))
-
-
 def _with_unnamed_rejected(
     shard: SourceShard, unnamed: BoolArray, known: Sequence[BoolArray]
 ) -> tuple[SourceShard, list[BoolArray]]:
@@ -287,21 +252,6 @@ def _require_new_places(
                 f"{row['source_file']}, row {row['source_row']} (id {row['graph_id']}) is new, and a row of that file and "
                 "number was embedded before: a file that is written anew needs a name of its own each time"
             )
-
-
-def _at_known_places(rows: pa.Table, known: Places) -> BoolArray:
-    result = np.zeros(rows.num_rows, dtype=np.bool_)
-    if not rows.num_rows:
-        return result
-    names = rows.column("source_file").combine_chunks().dictionary_encode()
-    numbers, codes = rows.column("source_row").to_numpy(), names.indices.to_numpy()
-    for code, name in enumerate(names.dictionary.to_pylist()):
-        if name in known:
-            ranges = np.array([each[:2] for each in known[name]], dtype=np.int64)
-            here = np.flatnonzero(codes == code)
-            before = np.searchsorted(ranges[:, 0], numbers[here], side="right") - 1
-            result[here] = (before >= 0) & (numbers[here] < ranges[before, 1])
-    return result
 
 
 def _shard_of(places: Places, row: Mapping[str, Any]) -> int:
@@ -334,7 +284,7 @@ def _known_ids(folder: RunFolder, n_shards: int, fingerprint: str) -> pa.Array: 
         keys = _keys_of_shard(folder, shard, rejected)
         record = folder.record("ingest", shard)
         unnamed = {} if record is None else record.extra.get("unnamed", {})
-        chunks += keys.filter(pa.array(~_at_known_places(keys, unnamed))).column("graph_id").chunks
+        chunks += keys.filter(pa.array(~rows_among(keys, unnamed))).column("graph_id").chunks
     return pc.unique(pa.chunked_array(chunks, pa.string()))
 
 

@@ -4,8 +4,8 @@ import json
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import IO, Any, TypeAlias
+from dataclasses import dataclass, field
+from typing import IO, Annotated, Any, TypeAlias
 
 import fsspec
 import numpy as np
@@ -13,7 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from pydantic import TypeAdapter, ValidationError
+from pydantic import Field, TypeAdapter, ValidationError
 
 from wegl_dask.errors import SourceError
 from wegl_dask.folders import resources_told_apart
@@ -29,6 +29,7 @@ from wegl_dask.graphs import (
     in_single_precision,
     offsets_from_counts,
 )
+from wegl_dask.row_ranges import RowRanges
 from wegl_dask.sources.base import NUMBERING_KEYS, REJECTED_SCHEMA, LabelSchema, SourceShard
 
 ShardFile: TypeAlias = str | os.PathLike[str] | IO[bytes]
@@ -63,7 +64,11 @@ _METADATA_KEYS = (
     "class_names",
     "task_names",
 )
+_UNNAMED = "unnamed"
+"""Key of the metadata that says which rows have no id, if there are any."""
+
 _GRAPH_SCHEMA = TypeAdapter(GraphSchema)
+_ROW_RANGES = TypeAdapter(dict[str, list[Annotated[list[int], Field(min_length=2, max_length=2)]]])
 _LABEL_SCHEMA = TypeAdapter(LabelSchema)
 _ROW_GROUP_ROWS = 4096
 _INT32_MAX = np.iinfo(np.int32).max
@@ -79,11 +84,14 @@ class Shard:
     rows : pyarrow.Table
         One row a graph: `ROW_COLUMNS`, then the extra columns.
     labels : LabelSchema
+    unnamed : dict of str to list
+        See `wegl_dask.sources.base.SourceShard`.
     """
 
     graphs: GraphBatch
     rows: pa.Table
     labels: LabelSchema
+    unnamed: RowRanges = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -235,9 +243,15 @@ def write_shard(
     rows: pa.Table,
     labels: LabelSchema,
     numbering: Mapping[str, Any] | None = None,
+    *,
+    unnamed: RowRanges | None = None,
 ) -> None:
-    """Write a graph shard; equal input gives equal bytes. See `shard_table` for parameters and errors."""
+    """Write a graph shard; equal input gives equal bytes. See `shard_table` for parameters and errors, `Shard` for `unnamed`."""
     table = shard_table(graphs, rows, labels, numbering)
+    if unnamed:
+        table = table.replace_schema_metadata(
+            {**table.schema.metadata, _UNNAMED: json.dumps(unnamed, ensure_ascii=False)}
+        )
     with _opened(file, "wb") as target:
         pq.write_table(
             table,
@@ -262,7 +276,8 @@ def read_shard(file: ShardFile, row_range: tuple[int, int] | None = None) -> Sha
         table = _read_rows(parquet, row_range or (0, parquet.metadata.num_rows), name)
         table = _typed(table, schema, labels, extra)
         _check_labels(table.column("label").combine_chunks(), labels, name)
-        return Shard(_graphs_of(table, schema, name), table.select([*ROW_COLUMNS, *extra]), labels)
+        rows, unnamed = table.select([*ROW_COLUMNS, *extra]), _unnamed(parquet.schema_arrow, name)
+        return Shard(_graphs_of(table, schema, name), rows, labels, unnamed)
 
 
 def origins(rows: pa.Table) -> Iterator[tuple[str, int]]:
@@ -370,6 +385,17 @@ def _numbering(found: pa.Schema, name: str) -> dict[str, Any]:
             f"{name}: the schema metadata entry numbering is {text!r}; its keys are {', '.join(NUMBERING_KEYS)}"
         )
     return numbering
+
+
+def _unnamed(found: pa.Schema, name: str) -> RowRanges:
+    """Read which rows have no id."""
+    text = (found.metadata or {}).get(_UNNAMED.encode(), b"{}")
+    try:
+        return _ROW_RANGES.validate_json(text)
+    except ValidationError:
+        raise SourceError(
+            f"{name}: the schema metadata entry {_UNNAMED} is {text!r}; it has to be ranges of rows by their source file"
+        ) from None
 
 
 def _typed(table: pa.Table, schema: GraphSchema, labels: LabelSchema, extra: dict[str, pa.DataType]) -> pa.Table:

@@ -24,10 +24,11 @@ from wegl_dask.errors import SourceError
 from wegl_dask.features import degrees
 from wegl_dask.graphs import GraphBatch, UsedAttributes
 from wegl_dask.kernels import Device
-from wegl_dask.known_rows import KnownRows, named_by_number, row_ranges
+from wegl_dask.known_rows import KnownRows
 from wegl_dask.model_files import MODEL_JSON
 from wegl_dask.progress import shortened
 from wegl_dask.records import part_path, record_path
+from wegl_dask.row_ranges import row_ranges, rows_among
 from wegl_dask.saved_model import Model
 from wegl_dask.shards import ROW_COLUMNS, Shard, ingest_shard, read_shard, write_shard
 from wegl_dask.sources.base import REJECTED_SCHEMA, Cut, Source, SourcePlan, Unit
@@ -154,8 +155,10 @@ def ingest_unit(
             shard = ingest_shard(new, max_nodes=max_nodes, directed=directed, used=used)
             if fail:
                 _refuse_rejects(shard.rejected)
+            unnamed = [rows.filter(pa.array(rows_among(rows, new.unnamed))) for rows in (shard.rows, shard.rejected)]
             buffer = io.BytesIO()
-            write_shard(buffer, shard.graphs, shard.rows, plan.labels, plan.numbering)
+            own = row_ranges(unnamed[:1])
+            write_shard(buffer, shard.graphs, shard.rows, plan.labels, plan.numbering, unnamed=own)
             part.write("graphs", buffer.getvalue(), rows=shard.graphs.n_graphs)
             if shard.rejected.num_rows:
                 part.write("rejected", _parquet_bytes(shard.rejected), rows=shard.rejected.num_rows)
@@ -163,7 +166,7 @@ def ingest_unit(
                 **_census(shard.graphs, shard.rows),
                 reasons=_reasons(shard.rejected),
                 source_rows=row_ranges([shard.rows, shard.rejected]),
-                unnamed=row_ranges([named_by_number(rows, new.unnamed) for rows in (shard.rows, shard.rejected)]),
+                unnamed=row_ranges(unnamed),
                 known=n_known,
                 self_loops_dropped=shard.repairs.self_loops_dropped,
                 parallel_edges_merged=shard.repairs.parallel_edges_merged,

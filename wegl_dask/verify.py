@@ -16,13 +16,13 @@ from wegl_dask.claims import JOB_NAME, RUN_JSON, SUCCESS_NAME
 from wegl_dask.embeddings import VECTOR_COLUMN, EmbeddingFormat
 from wegl_dask.errors import JobFileError, WeglError
 from wegl_dask.folders import TEMPORARY_PREFIX, resources_told_apart
-from wegl_dask.known_rows import row_ranges
 from wegl_dask.model_files import MODEL_JSON
 from wegl_dask.plans import planned_shards
 from wegl_dask.progress import Progress, unshown
 from wegl_dask.recomputed import differences
 from wegl_dask.records import PART_FOLDERS, RECORD_FOLDER, RECORD_NAME, PartFile, PartRecord, part_index, part_path
 from wegl_dask.refitted import FittedPoints
+from wegl_dask.row_ranges import row_ranges
 from wegl_dask.saved_model import Model, Origin
 from wegl_dask.shards import read_shard
 from wegl_dask.sources.base import REJECTED_SCHEMA, SourcePlan

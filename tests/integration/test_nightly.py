@@ -9,6 +9,8 @@ from wegl_dask import appending, read_embeddings, storage
 from wegl_dask.appended import append_command
 from wegl_dask.bags import StageError
 from wegl_dask.errors import JobFileError, SourceError, TooManyRejectedError, WeglError
+from wegl_dask.pipeline import ingest_job
+from wegl_dask.shards import read_shard
 from wegl_dask.spec import JobSpec
 from wegl_dask.storage import RunFolder
 from wegl_dask.verify import verify_run
@@ -351,6 +353,24 @@ def test_rows_that_have_no_id_are_rejected_where_rows_are_known_by_it(run, write
     assert summary.reasons["the row has no id, and rows are told apart by their ids (--by-id)"] == 1
     assert ids(tmp_path / "out") == sorted(["10", "1", "1000", "1", "2"])
     assert verify_run(RunFolder(str(tmp_path / "out")), deep=True) == []
+
+
+def test_rows_that_had_no_id_have_none_in_graph_shards_either(run, write_lines, append, tmp_path):
+    lines = {"a": ["CCO", "CCN", "CCC"], "b": ["CCF", "CCCl", "CCBr", "CCI"]}
+    for name, smiles in lines.items():
+        write_lines(f"{name}.csv", smiles, header="smiles")
+        source = {"kind": "smiles", "path": str(tmp_path / "in" / f"{name}.csv")}
+        run({"source": source, "output": {"path": str(tmp_path / name)}}, only=ingest_job)
+    source = {"kind": "graph_parquet", "path": str(tmp_path / "a" / "graphs"), "max_rejected_fraction": 1.0}
+    run({"source": source, "output": {"path": str(tmp_path / "out")}, **SMALL})
+    b = f"source.path={tmp_path}/b/graphs"
+    summary = append(tmp_path / "out", b, key="id")
+    assert (summary.rows, summary.rejected) == (0, 4)
+    # Rows are not taken for others by their numbers, so that by their place they are new.
+    assert len(ids(tmp_path / "out")) == 3
+    for name in ("a", "b"):
+        (path,) = (tmp_path / name / "graphs").iterdir()
+        assert read_shard(path).unnamed == {str(tmp_path / "in" / f"{name}.csv"): [[0, len(lines[name])]]}
 
 
 def test_ids_that_are_row_numbers_are_known_where_they_are_ids(run, write_lines, folder_job, append, tmp_path):

@@ -14,6 +14,7 @@ import pyarrow as pa
 from wegl_dask.errors import SourceError
 from wegl_dask.graphs import GraphBatch, GraphSchema
 from wegl_dask.plain_graphs import describe_widths, schema_widths
+from wegl_dask.row_ranges import RowRanges
 
 LabelKind = Literal["none", "class", "target", "tasks"]
 
@@ -201,15 +202,15 @@ class SourceShard:
         One row a graph of `graphs`, in the same order, with the columns of `SourcePlan.row_schema`.
     rejected : pyarrow.Table
         The rows that could not be turned into a graph, with the columns of `REJECTED_SCHEMA`.
-    unnamed : frozenset of int
-        The rows, of either, to which the source gives no id: theirs is their number.
+    unnamed : dict of str to list
+        Ranges of the rows, of either, to which the source gives no id: theirs is their number.
     """
 
     shard: int
     graphs: GraphBatch
     rows: pa.Table
     rejected: pa.Table
-    unnamed: frozenset[int] = frozenset()
+    unnamed: RowRanges = field(default_factory=dict)
 
 
 class Source(Protocol):

@@ -11,6 +11,7 @@ import pyarrow as pa
 from wegl_dask.errors import SourceError
 from wegl_dask.graphs import GraphBatch
 from wegl_dask.molecules import MOLECULE_SCHEMA
+from wegl_dask.row_ranges import row_ranges
 from wegl_dask.sources.base import REJECTED_SCHEMA, Cut, SourcePlan, SourceShard, Unit
 from wegl_dask.sources.text_labels import LabelError, LabelReader, LabelSurvey, label_schema
 from wegl_dask.spec import MoleculeTable
@@ -174,7 +175,7 @@ def build_shard(
             ],
             schema=REJECTED_SCHEMA,
         ),
-        frozenset(unnamed),
+        row_ranges([pa.table({"source_file": [source_file] * len(unnamed), "source_row": unnamed})]),
     )
 
 

@@ -141,6 +141,7 @@ class GraphParquetSource:
                 replace(stored.graphs.slice(first, last), schema=plan.schema),
                 rows.slice(first, last - first),
                 REJECTED_SCHEMA.empty_table(),
+                stored.unnamed,
             )
 
     def _labels(self, stored: LabelSchema, file: str) -> LabelSchema:
