@@ -60,6 +60,30 @@ def record(smiles, name):
     return f"{block}> <id>\n{name}\n\n$$$$\n"
 
 
+@pytest.fixture
+def killed(append, monkeypatch):
+    """Kill an append in one of its stages, or as the function `how` in the place of the stage does."""
+
+    def append_and_die(out, *overrides, stage="embed", how=kill, key="row"):
+        with monkeypatch.context() as patched:
+            patched.setattr(appending, stage, how)
+            with pytest.raises(KeyboardInterrupt):
+                append(out, *overrides, key=key)
+
+    return append_and_die
+
+
+@pytest.fixture
+def nights(run, rows, write_rows, folder_job, tmp_path):
+    """A run on a.csv that has finished, and two files to append: the job, and what names them."""
+    write_rows("a.csv", rows[:50])
+    job = folder_job(source={"path": str(tmp_path / "in" / "a.csv")})
+    run(job)
+    for name, start in (("b.csv", 50), ("c.csv", 70)):
+        write_rows(name, rows[start : start + 20])
+    return job, *(f"source.path={tmp_path / 'in' / name}" for name in ("b.csv", "c.csv"))
+
+
 def kill(*_, **__):
     """Take the place of a stage that the command is killed in."""
     raise KeyboardInterrupt
@@ -70,7 +94,7 @@ def ids(out):
 
 
 def test_an_append_that_was_killed_is_finished_before_another(
-    run, rows, write_rows, folder_job, append, contents, monkeypatch, tmp_path
+    killed, run, rows, write_rows, folder_job, append, contents, tmp_path
 ):
     write_rows("a.csv", rows[:50])
     job = folder_job(source={"path": str(tmp_path / "in" / "a.csv")})
@@ -90,11 +114,8 @@ def test_an_append_that_was_killed_is_finished_before_another(
         run.folder.remove(f"data/part-{last:05d}.parquet")
         raise KeyboardInterrupt
 
-    for source, key, stage, how in ((b, "id", "embed", kill_before_the_last_part), (c, "row", "ingest", kill)):
-        with monkeypatch.context() as patched:
-            patched.setattr(appending, stage, how)
-            with pytest.raises(KeyboardInterrupt):
-                append(outs[0], source, key=key)
+    killed(outs[0], b, key="id", how=kill_before_the_last_part)
+    killed(outs[0], c, stage="ingest")
     summary = append(outs[0], c)
     assert summary.rows + summary.rejected == 20
     command = f"wegl-dask append {outs[0]} --by-id --set {b}"
@@ -105,16 +126,13 @@ def test_an_append_that_was_killed_is_finished_before_another(
 
 
 def test_an_append_that_was_stopped_is_corrected_by_one_of_the_same_file(
-    run, rows, write_rows, folder_job, append, monkeypatch, tmp_path
+    killed, run, rows, write_rows, folder_job, append, tmp_path
 ):
     write_rows("a.csv", rows[:50])
     run(folder_job(source={"path": str(tmp_path / "in" / "a.csv")}))
     write_rows("b.csv", rows[:60])
     b = f"source.path={tmp_path / 'in' / 'b.csv'}"
-    with monkeypatch.context() as patched:
-        patched.setattr(appending, "embed", kill)
-        with pytest.raises(KeyboardInterrupt):
-            append(tmp_path / "out", b)
+    killed(tmp_path / "out", b)
     summary = append(tmp_path / "out", b, key="id")
     assert summary.rows + summary.rejected == 10
     assert len(set(ids(tmp_path / "out"))) == len(ids(tmp_path / "out"))
@@ -122,14 +140,9 @@ def test_an_append_that_was_stopped_is_corrected_by_one_of_the_same_file(
 
 
 def test_an_append_that_fails_does_not_stand_in_the_way_of_itself_corrected_or_of_others_when_given_up(
-    run, rows, write_rows, folder_job, append, monkeypatch, tmp_path
+    nights, append, monkeypatch, tmp_path
 ):
-    write_rows("a.csv", rows[:50])
-    job = folder_job(source={"path": str(tmp_path / "in" / "a.csv")})
-    run(job)
-    for name, start in (("b.csv", 50), ("c.csv", 70)):
-        write_rows(name, rows[start : start + 20])
-    b, c = (f"source.path={tmp_path / 'in' / name}" for name in ("b.csv", "c.csv"))
+    _, b, c = nights
 
     def fail(run, *_, **__):
         if run.spec.source.max_nodes is None and run.spec.source.path.endswith("b.csv"):
@@ -149,15 +162,9 @@ def test_an_append_that_fails_does_not_stand_in_the_way_of_itself_corrected_or_o
     assert verify_run(RunFolder(str(tmp_path / "out")), deep=True) == []
 
 
-def test_the_seconds_of_an_append_are_its_own(run, rows, write_rows, folder_job, append, monkeypatch, tmp_path):
-    write_rows("a.csv", rows[:50])
-    run(folder_job(source={"path": str(tmp_path / "in" / "a.csv")}))
-    for name, start in (("b.csv", 50), ("c.csv", 70)):
-        write_rows(name, rows[start : start + 20])
-    with monkeypatch.context() as patched:
-        patched.setattr(appending, "embed", kill)
-        with pytest.raises(KeyboardInterrupt):
-            append(tmp_path / "out", f"source.path={tmp_path / 'in' / 'b.csv'}")
+def test_the_seconds_of_an_append_are_its_own(nights, killed, append, monkeypatch, tmp_path):
+    _, b, c = nights
+    killed(tmp_path / "out", b)
     seen = []
     scan = appending.scan_source
 
@@ -166,7 +173,7 @@ def test_the_seconds_of_an_append_are_its_own(run, rows, write_rows, folder_job,
         return scan(run, *arguments)
 
     monkeypatch.setattr(appending, "scan_source", scanned)
-    append(tmp_path / "out", f"source.path={tmp_path / 'in' / 'c.csv'}")
+    append(tmp_path / "out", c)
     assert seen == [{}, {}]
 
 
@@ -250,19 +257,10 @@ def test_a_refused_append_that_is_killed_while_it_is_undone_is_gone(
 
 
 def test_an_append_that_was_killed_and_cannot_be_finished_is_named_and_can_be_given_up(
-    run, rows, write_rows, folder_job, append, monkeypatch, tmp_path
+    nights, killed, run, append, tmp_path
 ):
-    write_rows("a.csv", rows[:50])
-    job = folder_job(source={"path": str(tmp_path / "in" / "a.csv")})
-    run(job)
-    for name, start in (("b.csv", 50), ("c.csv", 70)):
-        write_rows(name, rows[start : start + 20])
-    b, c = (f"source.path={tmp_path / 'in' / name}" for name in ("b.csv", "c.csv"))
-
-    with monkeypatch.context() as patched:
-        patched.setattr(appending, "embed", kill)
-        with pytest.raises(KeyboardInterrupt):
-            append(tmp_path / "out", b)
+    job, b, c = nights
+    killed(tmp_path / "out", b)
     (tmp_path / "in" / "b.csv").unlink()
     with pytest.raises(WeglError, match="has not finished: wegl-dask status  says what is to be started again"):
         read_embeddings(tmp_path / "out")
@@ -279,7 +277,7 @@ def test_an_append_that_was_killed_and_cannot_be_finished_is_named_and_can_be_gi
 
 
 def test_an_append_that_was_killed_and_is_refused_is_named_and_undone(
-    run, rows, write_rows, write_lines, folder_job, append, monkeypatch, tmp_path
+    killed, run, rows, write_rows, write_lines, folder_job, append, tmp_path
 ):
     write_rows("a.csv", rows[:50])
     run(folder_job(source={"path": str(tmp_path / "in" / "a.csv")}))
@@ -287,10 +285,7 @@ def test_an_append_that_was_killed_and_is_refused_is_named_and_undone(
     write_rows("c.csv", rows[50:60])
     b, c = (f"source.path={tmp_path / 'in' / name}" for name in ("b.csv", "c.csv"))
 
-    with monkeypatch.context() as patched:
-        patched.setattr(appending, "ingest", kill)
-        with pytest.raises(KeyboardInterrupt):
-            append(tmp_path / "out", b)
+    killed(tmp_path / "out", b, stage="ingest")
     with pytest.raises(
         TooManyRejectedError, match=r"finished first, .*b\.csv, and cannot be: 2 of 3 rows .* It was undone"
     ):
