@@ -137,7 +137,8 @@ def test_a_run_whose_fit_was_wrong_is_found_but_not_one_with_a_model_of_other_gr
         return dataclasses.replace(projection, components=projection.components[::-1])
 
     monkeypatch.setattr(fit_tasks, "projection_from_moments", spoiled)
-    job = mutag_job("wrong", projection={"components": 2}, nodes={"features": ["labels", "degrees"]})
+    tables = {"projection": {"components": 2}, "reference": {"kind": "normal"}}
+    job = mutag_job("wrong", nodes={"features": ["labels", "degrees"]}, **tables)
     with Client(processes=False, n_workers=1, threads_per_worker=1, dashboard_address=None) as client:
         run(job, client=client)
     problems = verify_run(RunFolder(str(tmp_path / "wrong")), deep=True)
