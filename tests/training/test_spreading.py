@@ -37,6 +37,15 @@ except Stopped as stopped:
 """
 
 
+LEFT_BEHIND = """
+from joblib.externals.loky.backend import resource_tracker
+from wegl_dask.training.spreading import Workers
+
+Workers(2).map("search", abs, [-1, -2], ())
+resource_tracker.register("/loky-of-a-command-that-was-stopped", "semlock")
+"""
+
+
 IN_C = """
 import hashlib, sys
 from pathlib import Path
@@ -109,6 +118,17 @@ def test_processes_leave_ctrl_c_to_the_command(command, wait_until):
     assert all(line.startswith("search: ") for line in progress), err
     assert last.startswith("stopped by SIGINT")
     wait_until(lambda: running().keys().isdisjoint(own), "their end", seconds=30)
+
+
+def test_nothing_is_said_of_what_is_tidied_up_behind_a_command():
+    done = subprocess.run(
+        [sys.executable, "-c", LEFT_BEHIND],
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+        stderr=subprocess.PIPE,
+        text=True,
+        check=True,
+    )
+    assert [line for line in done.stderr.splitlines() if not line.startswith("search: ")] == []
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
