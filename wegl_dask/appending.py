@@ -25,6 +25,7 @@ from wegl_dask.ingest import (
     CutKey,
     ShardCensus,
     cut_key,
+    cut_keys,
     ingest,
     require_source,
     scan_source,
@@ -323,7 +324,7 @@ def _new_shards(
     plan, _ = scan_source(run, plans[0].extra["nodes_per_shard"])
     plan = plan.numbered_as(given.schema, given.origin.numbering)
     plan = _labelled_as(plan, base, run.spec.source.kind)
-    known = {key for record in plans for key in _cut_keys(SourcePlan.from_json(record.extra["plan"]))}
+    known: set[CutKey] = set().union(*(cut_keys(SourcePlan.from_json(record.extra["plan"])) for record in plans))
     if key == "row":
         _require_all_rows(plan, known_rows(record for record in records if record.stage == "ingest"))
         if run.spec.source.kind in {"smiles", "sdf", "graph_parquet"}:
@@ -360,19 +361,13 @@ def _require_other_content(plan: SourcePlan, known: set[CutKey]) -> None:
     paths: dict[tuple[str, ...], list[str]] = {}
     for piece, *content in known:
         paths.setdefault(tuple(content), []).append(piece)
-    for piece, *content in _cut_keys(plan):
-        if (piece, *content) in known:
-            continue
+    for piece, *content in sorted(cut_keys(plan) - known):
         for before in paths.get(tuple(content), ()):
             if is_same_file(piece, before):
                 raise SourceError(
                     f"{piece} holds rows that the run has from {before}: it is the same file, which is to be named as the run "
                     "does, from the folder that the run was started in; or use --by-id"
                 )
-
-
-def _cut_keys(plan: SourcePlan) -> list[CutKey]:
-    return [cut_key(unit.piece, cut) for unit in plan.units for cut in unit.cuts]
 
 
 def _labelled_as(plan: SourcePlan, base: SourcePlan, kind: str) -> SourcePlan:

@@ -143,11 +143,12 @@ def require_same_source(run: Run, given: GivenModel | None) -> None:
     earlier = SourcePlan.from_json(first.extra["plan"])
     if plan == earlier:
         return
-    now, before = _pieces(plan), _pieces(earlier)
-    known = before.keys() | {cut for each in appended for cut in _pieces(SourcePlan.from_json(each.extra["plan"]))}
+    now, before = cut_keys(plan), cut_keys(earlier)
+    known = before.union(*(cut_keys(SourcePlan.from_json(each.extra["plan"])) for each in appended))
     # Of a file that has got rows at its end, the first plan has a cut that is in the last one no more.
-    gone = {cut: piece for cut, piece in before.items() if not appended or piece not in now.values()}
-    changed = sorted({(now | before)[cut] for cut in (now.keys() - known) | (gone.keys() - now.keys())})
+    pieces = {piece for piece, *_ in now}
+    gone = {cut for cut in before if not appended or cut[0] not in pieces}
+    changed = sorted({piece for piece, *_ in (now - known) | (gone - now)})
     if changed or not appended:
         where = ", ".join(changed[:3]) or "its schema"
         raise OtherInputError(f"the input has changed since the run in this folder began ({where})")
@@ -444,9 +445,9 @@ def cut_key(piece: str, cut: Cut) -> CutKey:
     return piece, cut.fingerprint, json.dumps(cut.where, sort_keys=True)
 
 
-def _pieces(plan: SourcePlan) -> dict[CutKey, str]:
-    """List what each cut is a part of, by its `cut_key`."""
-    return {cut_key(unit.piece, cut): unit.piece for unit in plan.units for cut in unit.cuts}
+def cut_keys(plan: SourcePlan) -> set[CutKey]:
+    """Collect the `cut_key` of every cut of a plan."""
+    return {cut_key(unit.piece, cut) for unit in plan.units for cut in unit.cuts}
 
 
 def _check_counts(spec: JobSpec, census: ShardCensus) -> None:

@@ -18,7 +18,7 @@ from wegl_dask.errors import SourceError
 from wegl_dask.graphs import GraphBatch, IntArray, UsedAttributes
 from wegl_dask.records import PartRecord, part_path
 from wegl_dask.row_ranges import rows_among
-from wegl_dask.shards import IngestedShard, ingest_shard, origins, read_shard
+from wegl_dask.shards import IngestedShard, ingest_shard, origins, read_shard, reject_graphs
 from wegl_dask.sources.base import REJECTED_SCHEMA, SourceShard
 from wegl_dask.storage import RunFolder
 
@@ -118,6 +118,8 @@ class KnownRows:
             If the input has changed in another way than by new rows.
         """
         known_places = _known(folder, self.append, self.fingerprint)
+        if self.key == "id":
+            shard = _with_unnamed_rejected(shard, known_places)
         parts = [shard.rows.select(_KEYS), shard.rejected.select(_KEYS)]
         at_known_places = [rows_among(part, known_places) for part in parts]
         known = at_known_places
@@ -128,7 +130,6 @@ class KnownRows:
             # Nor is a row without an id told from others by its place, except in a file that is read again.
             known = [np.where(*masks) for masks in zip(has_none, at_known_places, by_id, strict=True)]
             _require_new_places(parts, known, at_known_places)
-            shard, known = _with_unnamed_rejected(shard, has_none[0] & ~known[0], known)
         n_known = sum(int(mask.sum()) for mask in known)
         if not n_known:
             return shard, 0
@@ -143,13 +144,13 @@ class KnownRows:
             before = _earlier(folder, _shard_of(places, row), columns, self.fingerprint)
             if before.position(row) is not None:
                 raise _changed(row, f"cannot be embedded any more: {row['reason']}")
-            before.require_rejected(row)
+            self._require_rejected(folder, places, row)
         for index, row in enumerate(found.rows.to_pylist()):
             before = _earlier(folder, _shard_of(places, row), columns, self.fingerprint)
             position = before.position(row)
             if position is None:
                 # A row that was rejected is not tried again, but another one in its place would be lost.
-                before.require_rejected(row)
+                self._require_rejected(folder, places, row)
                 continue
             for name, was in before.rows[position].items():
                 # NaN, of which labels of several tasks have some, is written as it is.
@@ -157,6 +158,12 @@ class KnownRows:
                     raise _changed(row, f"had the {_COLUMN_NAMES.get(name, name)} {was!r}")
             if not before.is_equal(position, found.graphs[index]):
                 raise _changed(row, "is another graph now")
+
+    def _require_rejected(self, folder: RunFolder, places: Places, row: Mapping[str, Any]) -> None:
+        rejected = _rejected_ids(folder, _shard_of(places, row), self.fingerprint)
+        was = rejected[row["source_file"], row["source_row"]]
+        if was != row["graph_id"]:
+            raise _changed(row, f"had the id {was!r}, and was rejected")
 
 
 @dataclass(frozen=True)
@@ -172,20 +179,12 @@ class _Earlier:
     node_counts : int, (n_graphs,)
     graphs : GraphBatch or None
         None where they were not kept.
-    rejected : dict
-        From file and number of a row that was rejected to its id.
     """
 
     rows: list[dict[str, Any]]
     positions: dict[tuple[str, int], int]
     node_counts: IntArray
     graphs: GraphBatch | None
-    rejected: dict[tuple[str, int], str]
-
-    def require_rejected(self, row: Mapping[str, Any]) -> None:
-        was = self.rejected[row["source_file"], row["source_row"]]
-        if was != row["graph_id"]:
-            raise _changed(row, f"had the id {was!r}, and was rejected")
 
     def position(self, row: Mapping[str, Any]) -> int | None:
         return self.positions.get((row["source_file"], row["source_row"]))
@@ -210,9 +209,14 @@ def _earlier(folder: RunFolder, shard: int, columns: tuple[str, ...], fingerprin
             table = file.read(columns=[*columns, "num_nodes"], use_threads=False)
         counts = table.column("num_nodes").to_numpy()
     places = {origin: position for position, origin in enumerate(origins(table))}
-    keys = _keys_of_shard(folder, shard, folder.listing("rejected"), rejected_alone=True)
-    rejected = dict(zip(origins(keys), keys.column("graph_id").to_pylist(), strict=True))
-    return _Earlier(table.select(columns).to_pylist(), places, counts, graphs, rejected)
+    return _Earlier(table.select(columns).to_pylist(), places, counts, graphs)
+
+
+@lru_cache(maxsize=4)
+def _rejected_ids(folder: RunFolder, shard: int, fingerprint: str) -> dict[tuple[str, int], str]:  # noqa: ARG001  keys the cache
+    """Read the ids of the rows of a shard that were rejected, by file and number."""
+    keys = _read_keys(folder, _rejected_paths(shard, folder.listing("rejected")))
+    return dict(zip(origins(keys), keys.column("graph_id").to_pylist(), strict=True))
 
 
 def _chosen(shard: SourceShard, masks: Sequence[BoolArray]) -> SourceShard:
@@ -226,21 +230,11 @@ def _chosen(shard: SourceShard, masks: Sequence[BoolArray]) -> SourceShard:
     )
 
 
-def _with_unnamed_rejected(
-    shard: SourceShard, unnamed: BoolArray, known: Sequence[BoolArray]
-) -> tuple[SourceShard, list[BoolArray]]:
-    """Reject graphs of a shard that have no id: the shard, and which of its rows are known."""
-    if not unnamed.any():
-        return shard, [*known]
-    refused = shard.rows.filter(pa.array(unnamed)).select(_KEYS)
-    reasons = pa.array(
-        ["the row has no id, and rows are told apart by their ids (--by-id)"] * refused.num_rows, pa.string()
-    )
-    rejected = pa.concat_tables([shard.rejected, refused.append_column("reason", reasons).cast(REJECTED_SCHEMA)])
-    left = _chosen(replace(shard, rejected=rejected), [~unnamed, np.ones(rejected.num_rows, dtype=np.bool_)])
-    order = pc.sort_indices(rejected, [(name, "ascending") for name in _KEYS[1:]])
-    is_known = np.concatenate([known[1], np.zeros(refused.num_rows, dtype=np.bool_)])
-    return replace(left, rejected=rejected.take(order)), [known[0][~unnamed], is_known[order.to_numpy()]]
+def _with_unnamed_rejected(shard: SourceShard, known: Places) -> SourceShard:
+    """Reject the graphs of a shard that have no id, but those of a file that is read again."""
+    unnamed = np.flatnonzero(rows_among(shard.rows, shard.unnamed) & ~rows_among(shard.rows, known))
+    reason = "the row has no id, and rows are told apart by their ids (--by-id)"
+    return reject_graphs(shard, dict.fromkeys(unnamed.tolist(), reason))
 
 
 def _require_new_places(
@@ -281,24 +275,23 @@ def _known_ids(folder: RunFolder, n_shards: int, fingerprint: str) -> pa.Array: 
     rejected = folder.listing("rejected")
     chunks: list[pa.Array] = []
     for shard in range(n_shards):
-        keys = _keys_of_shard(folder, shard, rejected)
+        keys = _read_keys(folder, [part_path("data", shard), *_rejected_paths(shard, rejected)])
         record = folder.record("ingest", shard)
         unnamed = {} if record is None else record.extra.get("unnamed", {})
         chunks += keys.filter(pa.array(~rows_among(keys, unnamed))).column("graph_id").chunks
     return pc.unique(pa.chunked_array(chunks, pa.string()))
 
 
-def _keys_of_shard(
-    folder: RunFolder, shard: int, rejected: Mapping[str, int | None], *, rejected_alone: bool = False
-) -> pa.Table:
-    """Read ids and places of the rows of a shard, embedded and rejected."""
-    paths = [] if rejected_alone else [part_path("data", shard)]
-    for tag in ("", "embed"):
-        path = part_path("rejected", shard, tag)
-        if path.rpartition("/")[2] in rejected:
-            paths.append(path)
-    tables = []
+def _rejected_paths(shard: int, listing: Mapping[str, int | None]) -> list[str]:
+    """List the files with the rejected rows of a shard, of those in the folder rejected/."""
+    paths = (part_path("rejected", shard, tag) for tag in ("", "embed"))
+    return [path for path in paths if path.rpartition("/")[2] in listing]
+
+
+def _read_keys(folder: RunFolder, paths: Sequence[str]) -> pa.Table:
+    """Read ids and places of the rows in some files of a run."""
+    tables = [REJECTED_SCHEMA.empty_table().select(_KEYS)]
     for path in paths:
         with folder.parquet(path) as file:
             tables.append(file.read(columns=_KEYS, use_threads=False).replace_schema_metadata(None))
-    return pa.concat_tables(tables) if tables else REJECTED_SCHEMA.empty_table().select(_KEYS)
+    return pa.concat_tables(tables)

@@ -178,23 +178,27 @@ def find_parts(folder: Folder) -> tuple[Folder, Folder | None]:
     return folder, around if JOB_NAME in around.listing() else None
 
 
+def _recorded(run: Folder, stage: str) -> set[int]:
+    """Find the indices that a stage has records of."""
+    matches = map(RECORD_NAME.fullmatch, run.listing(RECORD_FOLDER))
+    return {int(match["index"]) for match in matches if match and match["stage"] == stage}
+
+
 def part_names(data: Folder, run: Folder | None, *, allow_unfinished: bool) -> list[str]:
     """List the parts in the order of the shards, after checking that all of them are there, in the size they were written."""
     sizes = data.listing()
     by_index = {index: name for name in sizes if (index := part_index(name)) is not None}
     if run is not None and not allow_unfinished and run.read_if_there(SUCCESS_NAME) is None:
         other_way = ", or read what is there in Python, with read_embeddings(..., allow_unfinished=True)"
-        matches = map(RECORD_NAME.fullmatch, run.listing(RECORD_FOLDER))
-        appends = any(match and match["stage"] == "known" for match in matches)
-        what = "wegl-dask status  says what is to be started again" if appends else "run the job again"
+        is_append = bool(_recorded(run, "known"))
+        what = "wegl-dask status  says what is to be started again" if is_append else "run the job again"
         raise WeglError(f"the run in {run.location()} has not finished: {what}{other_way if by_index else ''}")
     if not by_index:
         raise WeglError(f"there are no embeddings in {data.location()}: give a run folder, or its folder data/")
     if not allow_unfinished:
         expected = set(range(max(by_index) + 1))
         if run is not None:
-            matches = map(RECORD_NAME.fullmatch, run.listing(RECORD_FOLDER))
-            recorded = {int(match["index"]) for match in matches if match and match["stage"] == "embed"}
+            recorded = _recorded(run, "embed")
             strangers = sorted(set(by_index) - recorded) if recorded else []
             if strangers:
                 raise WeglError(

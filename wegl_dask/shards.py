@@ -4,7 +4,7 @@ import json
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import IO, Annotated, Any, TypeAlias
 
 import fsspec
@@ -164,20 +164,28 @@ def ingest_shard(
         Where both the source and the checks rejected rows, `rejected` is sorted by ``source_file``, then
         ``source_row``.
     """
-    graphs, rows, rejected = source_shard.graphs, source_shard.rows, source_shard.rejected
-    reasons = find_invalid(graphs, max_nodes=max_nodes, used=used)
-    if reasons:
-        bad = np.array(sorted(reasons), dtype=np.int64)
-        found = rows.select(REJECTED_SCHEMA.names[:-1]).take(pa.array(bad))
-        found = found.append_column("reason", pa.array([reasons[graph] for graph in bad.tolist()], pa.string()))
-        if rejected.num_rows:
-            found = pa.concat_tables([rejected, found.cast(REJECTED_SCHEMA)])
-            found = found.sort_by([("source_file", "ascending"), ("source_row", "ascending")])
-        rejected = found.cast(REJECTED_SCHEMA)
-        kept = np.delete(np.arange(graphs.n_graphs), bad)
-        graphs, rows = graphs.take(kept), rows.take(pa.array(kept))
-    graphs, repairs = canonical_edges(in_single_precision(graphs), directed=directed)
-    return IngestedShard(graphs, rows, rejected, repairs)
+    valid = reject_graphs(source_shard, find_invalid(source_shard.graphs, max_nodes=max_nodes, used=used))
+    graphs, repairs = canonical_edges(in_single_precision(valid.graphs), directed=directed)
+    return IngestedShard(graphs, valid.rows, valid.rejected, repairs)
+
+
+def reject_graphs(shard: SourceShard, reasons: Mapping[int, str]) -> SourceShard:
+    """Move graphs of a shard to its rejected rows, by their numbers; these are sorted where there were some before."""
+    if not reasons:
+        return shard
+    bad = np.array(sorted(reasons), dtype=np.int64)
+    rejected = shard.rows.select(REJECTED_SCHEMA.names[:-1]).take(pa.array(bad))
+    rejected = rejected.append_column("reason", pa.array([reasons[graph] for graph in bad.tolist()], pa.string()))
+    if shard.rejected.num_rows:
+        rejected = pa.concat_tables([shard.rejected, rejected.cast(REJECTED_SCHEMA)])
+        rejected = rejected.sort_by([("source_file", "ascending"), ("source_row", "ascending")])
+    kept = np.delete(np.arange(shard.graphs.n_graphs), bad)
+    return replace(
+        shard,
+        graphs=shard.graphs.take(kept),
+        rows=shard.rows.take(pa.array(kept)),
+        rejected=rejected.cast(REJECTED_SCHEMA),
+    )
 
 
 def shard_table(

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 import tomli_w
@@ -13,6 +13,9 @@ from wegl_dask.cli.summary import print_summary
 from wegl_dask.errors import JobFileError
 from wegl_dask.spec import JobSpec
 from wegl_dask.toml import read_toml
+
+if TYPE_CHECKING:
+    from wegl_dask.known_rows import RowKey
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -116,7 +119,7 @@ def append(
 
     overrides = (*overrides, *cluster_overrides(scheduler, insecure=insecure))
     spec = append_spec(out, None if job is None else _text(job), overrides)
-    key: Literal["row", "id"] = "id" if by_id else "row"
+    key: RowKey = "id" if by_id else "row"
     print_summary(spec, on_cluster(spec, append_job, before=partial(refuse_append_early, key=key), key=key))
 
 
