@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy
 
+from wegl_dask.errors import SettingsError
 from wegl_dask.features import is_virtual
 from wegl_dask.graphs import FloatArray, GraphBatch, IntArray
 
@@ -44,7 +45,7 @@ def propagation_operator(batch: GraphBatch, edge_features: EdgeFeature = "none")
 
     Raises
     ------
-    ValueError
+    SettingsError
         If the graphs do not carry the edge features asked for.
     """
     source, target = batch.global_edges()
@@ -59,7 +60,7 @@ def propagation_operator(batch: GraphBatch, edge_features: EdgeFeature = "none")
             )
         case "weight":
             if batch.schema.edge_attribute_width != 1:
-                raise ValueError(
+                raise SettingsError(
                     f'edges.features = "weight" needs one attribute an edge; these graphs have '
                     f"{batch.schema.edge_attribute_width}"
                 )
@@ -67,12 +68,12 @@ def propagation_operator(batch: GraphBatch, edge_features: EdgeFeature = "none")
             weights, self_weights = _scalar_weights(batch.n_nodes, source, target, _fill(given, virtual, spoke_weight))
         case "attributes":
             if not batch.schema.edge_attribute_width:
-                raise ValueError('edges.features = "attributes": these graphs have no edge attributes')
+                raise SettingsError('edges.features = "attributes": these graphs have no edge attributes')
             channels = (_fill(column.astype(np.float64), virtual, spoke_weight) for column in batch.edge_attributes.T)
             weights, self_weights = _channel_weights(batch.n_nodes, source, target, channels)
         case "labels":
             if not batch.schema.edge_category_counts:
-                raise ValueError('edges.features = "labels": these graphs have no edge labels')
+                raise SettingsError('edges.features = "labels": these graphs have no edge labels')
             weights, self_weights = _label_weights(batch, source, target, virtual, spoke_weight)
     diagonal = np.arange(batch.n_nodes)
     return scipy.sparse.csr_array(

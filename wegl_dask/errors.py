@@ -30,6 +30,14 @@ class JobFileError(WeglError):
     exit_code = 2
 
 
+class SettingsError(ValueError):
+    """The graphs do not allow what the settings ask for, or not by so much.
+
+    The numerical parts raise it, in the names of the job file's keys. A job makes a `JobFileError` of it; the estimator,
+    which is given parameters and no file, puts their names in the place of the keys'.
+    """
+
+
 class SourceError(WeglError):
     """The input as a whole cannot be read: a missing file, a broken archive, files that contradict one another."""
 

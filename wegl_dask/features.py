@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy
 
+from wegl_dask.errors import SettingsError
 from wegl_dask.graphs import GraphBatch, GraphSchema, IntArray, UsedAttributes
 from wegl_dask.molecules import ATOM_CATEGORY_COUNTS
 
@@ -149,7 +150,7 @@ def build_features(
 
     Raises
     ------
-    ValueError
+    SettingsError
         If a feature is asked for that the graphs do not carry.
     """
     layout: list[FeatureBlock] = []
@@ -164,17 +165,17 @@ def build_features(
                 new = [FeatureBlock("attribute", i, 1) for i in range(schema.node_attribute_width)]
             case "atom_embedding":
                 if schema.node_category_counts != ATOM_CATEGORY_COUNTS:
-                    raise ValueError(
+                    raise SettingsError(
                         f"nodes.features asks for the atom embedding, which is made for OGB's atom features with "
                         f"vocabularies {list(ATOM_CATEGORY_COUNTS)}; these graphs have {list(schema.node_category_counts)}"
                     )
                 new = [FeatureBlock("atom", i, n) for i, n in enumerate(schema.node_category_counts)]
             case _:
-                raise ValueError(
+                raise SettingsError(
                     f"{name!r} is no node feature; allowed are labels, degrees, attributes, atom_embedding"
                 )
         if not new:
-            raise ValueError(f"nodes.features asks for {name}, and these graphs have none")
+            raise SettingsError(f"nodes.features asks for {name}, and these graphs have none")
         widths.append(sum(block.width for block in new))
         layout += new
     if "atom_embedding" not in names:

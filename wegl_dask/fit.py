@@ -10,7 +10,7 @@ import numpy as np
 
 from wegl_dask import fit_tasks
 from wegl_dask.checksums import fingerprint
-from wegl_dask.errors import JobFileError
+from wegl_dask.errors import JobFileError, SettingsError
 from wegl_dask.fitting import largest_sample, needs_scatter, needs_sketch, sample_shares
 from wegl_dask.graphs import IntArray
 from wegl_dask.ingest import ShardCensus, node_settings, plan_fingerprint
@@ -166,7 +166,7 @@ def memory_needed(fit: Fit, imported: Imported) -> dict[str, Terms]:
 def _scatter(nodes: NodeEmbedding, seen: IntArray, spec: JobSpec) -> bool:
     try:
         return needs_scatter(nodes, seen, spec.projection.components, spec.projection.method)
-    except ValueError as error:
+    except SettingsError as error:
         raise JobFileError(str(error)) from error
 
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from wegl_dask.accumulation import MomentAccumulator
 from wegl_dask.checksums import fingerprint
-from wegl_dask.errors import JobFileError
+from wegl_dask.errors import JobFileError, SettingsError
 from wegl_dask.fitting import draw_graphs, draw_points, projection_from_moments
 from wegl_dask.graphs import IntArray
 from wegl_dask.points import NodeSettings, PointEmbedding
@@ -336,10 +336,7 @@ def _errors_of_the_job() -> Iterator[None]:
     """Report what cannot be fitted as an error of the job."""
     try:
         yield
-    except np.linalg.LinAlgError:
-        # Numpy makes it a ValueError, and it is nobody's parameter that an algorithm fails.
-        raise
-    except ValueError as error:
+    except SettingsError as error:
         raise JobFileError(f"{error}; run the corrected job with --overwrite") from error
 
 

@@ -6,6 +6,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
+from wegl_dask.errors import SettingsError
 from wegl_dask.graphs import BLOCK_ENTRIES, GraphBatch, IntArray, offsets_from_counts
 from wegl_dask.job_checks import MOST_REFERENCE_NODES, NODES_A_POINT
 from wegl_dask.points import NodeEmbedding, PointEmbedding
@@ -47,14 +48,14 @@ def needs_scatter(
 
     Raises
     ------
-    ValueError
+    SettingsError
         If there are more pairs than can be held.
     """
     encodes_later = nodes.features.encoder is not None and not nodes.encodes_before_moments(seen)
     scatter = (components is not None or encodes_later) and not needs_sketch(nodes, seen, components, method)
     width = nodes.moments_width(seen)
     if scatter and width > SCATTER_WIDTH:
-        raise ValueError(
+        raise SettingsError(
             f"the PCA would need a scatter matrix of {width} x {width} columns, and {SCATTER_WIDTH} are allowed: lower "
             'nodes.degree_clip or diffusion.layers, set diffusion.pooling to "average" or "final", or set projection.method '
             'to "randomized", where node features are not encoded'

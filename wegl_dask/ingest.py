@@ -10,7 +10,7 @@ from typing import Any, Literal
 from wegl_dask import tasks
 from wegl_dask.checksums import fingerprint
 from wegl_dask.claims import remove_all
-from wegl_dask.errors import JobFileError, OtherInputError, SourceError, TooManyRejectedError
+from wegl_dask.errors import JobFileError, OtherInputError, SettingsError, SourceError, TooManyRejectedError
 from wegl_dask.features import default_edge_features, default_features, used_attributes
 from wegl_dask.folders import Folder
 from wegl_dask.given_model import GivenModel
@@ -279,7 +279,7 @@ def node_settings(spec: JobSpec, schema: GraphSchema, *, max_degree: int) -> Nod
     )
     try:
         width = settings.build().width
-    except ValueError as error:
+    except SettingsError as error:
         raise JobFileError(str(error)) from error
     if spec.projection.components is not None and spec.projection.components > width:
         raise JobFileError(

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from wegl_dask.errors import WeglError
+from wegl_dask.errors import SettingsError, WeglError
 from wegl_dask.graph_inputs import GraphForm
 from wegl_dask.labelled_graphs import AttributeNames, Vocabularies
 from wegl_dask.reference import TooFewPointsError
@@ -101,14 +101,10 @@ def errors_in_parameters() -> Iterator[None]:
     """Word the errors of a fit in the names of the parameters instead of the keys of the job file."""
     try:
         yield
-    except np.linalg.LinAlgError:
-        # Numpy makes it a ValueError, and it is nobody's parameter that an algorithm fails.
-        raise
-    except (TooFewPointsError, ValueError) as error:
+    except (TooFewPointsError, SettingsError) as error:
         # In a job that is to have no components the key is left out; the parameter has a default.
         message = str(error).replace("leave out projection.components", "set n_components = None")
         for parameter, key in JOB_KEYS.items():
             if "." in key:
                 message = re.sub(rf"(?<![\w.]){re.escape(key)}\b", parameter, message)
-        kind = TooFewPointsError if isinstance(error, TooFewPointsError) else ValueError
-        raise kind(message) from error
+        raise type(error)(message) from error

@@ -189,7 +189,7 @@ class NodeSettings:
     device: Device = "cpu"
 
     def build(self) -> NodeEmbedding:
-        """Make the node embedding; ValueError where the graphs lack a feature that is asked for."""
+        """Make the node embedding; SettingsError where the graphs lack a feature that is asked for."""
         features = build_features(
             self.schema,
             self.features,

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import scipy
 
+from wegl_dask.errors import SettingsError
 from wegl_dask.graphs import IntArray
 
 FloatMatrix = npt.NDArray[np.float64]
@@ -139,7 +140,7 @@ def random_directions(width: int, components: int, seed: int) -> FloatMatrix:
 def column_factors(moments: Moments, *, standardize: bool) -> FloatMatrix:
     """Say what the columns of the moments are multiplied with before the PCA, (width,); 0 for those without variance.
 
-    ValueError where a variance is not finite.
+    SettingsError where a variance is not finite.
     """
     constant, scale = _scaling(moments.variance, moments.mean, moments.count, standardize=standardize)
     return np.where(constant, 0.0, 1.0 / scale)
@@ -185,7 +186,7 @@ def fit_projection(
 
     Raises
     ------
-    ValueError
+    SettingsError
         If more components are asked for than there are directions with variance, or there are none, or if a
         variance is not finite.
     """
@@ -221,14 +222,14 @@ def fit_projection(
         total = float((variance[covered] * factors**2).sum())
     rank = int((spectrum > spectrum[0] * RANK_TOLERANCE).sum()) if spectrum.size and spectrum[0] > 0 < total else 0
     if not rank:
-        raise ValueError(
+        raise SettingsError(
             "the node embeddings do not vary, so that there are no principal components: choose nodes.features that tell "
             "nodes apart, or leave out projection.components"
         )
     if fewer:
         components = min(components, rank)
     if components > rank:
-        raise ValueError(
+        raise SettingsError(
             f"projection.components = {components}, and the node embeddings vary in {rank} directions only; "
             f"set projection.components to {rank} at most"
         )
@@ -244,11 +245,11 @@ def _scaling(
 ) -> tuple[npt.NDArray[np.bool_], FloatMatrix]:
     """Mark the constant columns, and say what all are divided by.
 
-    The rule is scikit-learn's: a variance within rounding error of 0. ValueError where a variance is not finite.
+    The rule is scikit-learn's: a variance within rounding error of 0. SettingsError where a variance is not finite.
     """
     with np.errstate(over="ignore", invalid="ignore"):
         if not np.isfinite(mean.sum() + variance.sum()):
-            raise ValueError(
+            raise SettingsError(
                 "the node embeddings are so large that their variances are not finite in double precision; every layer can "
                 "make them as many times larger as an edge has channels: lower diffusion.layers, or set edges.features to "
                 '"none"'
