@@ -143,14 +143,19 @@ def require_same_source(run: Run, given: GivenModel | None) -> None:
     earlier = SourcePlan.from_json(first.extra["plan"])
     if plan == earlier:
         return
+    later = [SourcePlan.from_json(each.extra["plan"]) for each in appended]
     now, before = cut_keys(plan), cut_keys(earlier)
-    known = before.union(*(cut_keys(SourcePlan.from_json(each.extra["plan"])) for each in appended))
+    known = before.union(*map(cut_keys, later))
     # Of a file that has got rows at its end, the first plan has a cut that is in the last one no more.
     pieces = {piece for piece, *_ in now}
     gone = {cut for cut in before if not appended or cut[0] not in pieces}
     changed = sorted({piece for piece, *_ in (now - known) | (gone - now)})
     if changed or not appended:
         where = ", ".join(changed[:3]) or "its schema"
+        if isinstance(run.spec.source, SmilesTable) and run.spec.source.lookup is not None:
+            # Where that is another one, so is every piece, since all are joined to it.
+            other = _lookups(plan).difference(_lookups(earlier), *map(_lookups, later))
+            where = f"the lookup table {run.spec.source.lookup.path}" if other else where
         raise OtherInputError(f"the input has changed since the run in this folder began ({where})")
 
 
@@ -448,6 +453,11 @@ def cut_key(piece: str, cut: Cut) -> CutKey:
 def cut_keys(plan: SourcePlan) -> set[CutKey]:
     """Collect the `cut_key` of every cut of a plan."""
     return {cut_key(unit.piece, cut) for unit in plan.units for cut in unit.cuts}
+
+
+def _lookups(plan: SourcePlan) -> set[str]:
+    """Collect the hashes of the lookup table that the cuts of a plan are joined to."""
+    return {cut.where["lookup"] for unit in plan.units for cut in unit.cuts}
 
 
 def _check_counts(spec: JobSpec, census: ShardCensus) -> None:

@@ -256,8 +256,8 @@ def _shard_of(places: Places, row: Mapping[str, Any]) -> int:
 
 def _changed(row: Mapping[str, Any], how: str) -> SourceError:
     return SourceError(
-        f"{row['source_file']} has changed since it was embedded: row {row['source_row']} (id {row['graph_id']}) {how}. To "
-        "append, a file may only get new rows at its end; for one that is written anew under another name use --by-id"
+        f"row {row['source_row']} of {row['source_file']} (id {row['graph_id']}) has changed since it was embedded: it {how}. "
+        "To append, a file may only get new rows at its end; for one that is written anew under another name use --by-id"
     )
 
 

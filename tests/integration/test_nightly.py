@@ -328,7 +328,7 @@ def test_a_row_in_the_place_of_a_rejected_one_is_refused(run, write_lines, folde
     for changed in (["CCO,1", "CCN,9", *lines[2:]], ["CCO,1", "worse(,9", *lines[2:]], [*lines[:3], "CCCC,4"]):
         write_lines("a.csv", [*changed, "CCCl,5"])
         with pytest.raises(
-            SourceError, match=r"a\.csv has changed .* row \d \(id \d\) had the id '\d', and was rejected"
+            SourceError, match=r"row \d of .*a\.csv \(id \d\) has changed .* it had the id '\d', and was rejected"
         ):
             append(tmp_path / "out")
     # The same row is not tried again, whatever it is now.
@@ -444,3 +444,35 @@ def test_sources_whose_graphs_are_numbered_are_not_appended_by_id(kind, shared_d
     spec = JobSpec.from_values({"source": {"kind": kind, **tables[kind]}, "output": {"path": str(tmp_path / "out")}})
     with pytest.raises(JobFileError, match=f"graphs of a source of kind '{kind}' have no ids but their numbers"):
         appending.refuse_append_early(spec, key="id")
+
+
+def test_a_lookup_table_that_grows_is_appended_and_one_that_has_changed_is_named(run, append, write_lines, tmp_path):
+    smiles = ["CCO", "CCN", "c1ccccc1", "CC(=O)O", "C1CC1", "COC"]
+
+    def write(n, labels):
+        write_lines("a.csv", (f"{smiles[row % 6]},m{row}" for row in range(n)))
+        (tmp_path / "assay.csv").write_text("id,y\n" + "".join(f"m{row},{labels[row]}\n" for row in range(n)))
+
+    source = {"kind": "smiles", "path": str(tmp_path / "in" / "a.csv"), "id_column": "id", "targets": ["y"]}
+    source["lookup"] = {"path": str(tmp_path / "assay.csv"), "on": "id"}
+    job = {**SMALL, "source": source, "output": {"path": str(tmp_path / "out")}}
+    labels = [row % 2 for row in range(30)]
+    write(20, labels)
+    run(job)
+    write(30, labels)
+    append(tmp_path / "out")
+    assert read_embeddings(tmp_path / "out").y.tolist() == labels
+    assert run(job).parts_made == 0
+
+    labels[5] = 0
+    write(30, labels)
+    with pytest.raises(SourceError, match=r"run in this folder began \(the lookup table .*assay\.csv\)\."):
+        run(job)
+    with pytest.raises(SourceError, match=r"^row 5 of .*a\.csv \(id m5\) has changed .*: it had the label 1\."):
+        append(tmp_path / "out")
+    # With the table restored, the file that is joined to it is the one that has changed.
+    labels[5] = 1
+    write(30, labels)
+    write_lines("a.csv", (f"{'CCC' if row == 5 else smiles[row % 6]},m{row}" for row in range(30)))
+    with pytest.raises(SourceError, match=r"run in this folder began \([^ ]*a\.csv\)\."):
+        run(job)

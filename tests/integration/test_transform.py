@@ -424,7 +424,7 @@ def test_a_file_that_has_changed_is_refused_and_the_run_stays_as_it_was(
     before = contents(tmp_path / "out"), written_at(tmp_path / "out")
     changed = {"row": [("CCCC", "new"), *rows[1:100]], "order": rows[:100][::-1], "shorter": rows[1:100]}[how]
     write_rows("a.csv", [*changed, *rows[100:120]])
-    with pytest.raises(SourceError, match=r"a.csv has changed since it was embedded: row .* use --by-id"):
+    with pytest.raises(SourceError, match=r"row .* of .*a.csv .* has changed since it was embedded: it .* use --by-id"):
         append(tmp_path / "out")
     assert (contents(tmp_path / "out"), written_at(tmp_path / "out")) == before
     assert verify_run(RunFolder(str(tmp_path / "out")), deep=True) == []
@@ -585,7 +585,9 @@ def test_a_row_of_which_anything_else_has_changed_is_refused(
     run(folder_job(source=columns, output={"keep_graphs": keep_graphs}))
     write(65, **{column: {"active": 0, "fold": "test", "vendor": "b"}[column]})
     name = {"active": "label 1", "fold": "split 'train'", "vendor": "vendor 'a'"}[column]
-    with pytest.raises(SourceError, match=rf"a.csv has changed since it was embedded: row 5 .* had the {name}\. "):
+    with pytest.raises(
+        SourceError, match=rf"row 5 of .*a.csv .* has changed since it was embedded: it had the {name}\. "
+    ):
         append(tmp_path / "out")
     write(65)
     summary = append(tmp_path / "out")
@@ -654,7 +656,7 @@ def test_labels_of_new_rows_are_those_of_the_run(run, append, tmp_path):
     write("a", "CNN", y=3)
     write("i", "CO", y=3)
     with pytest.raises(
-        SourceError, match=r"in/a.json has changed since it was embedded: row 0 \(id a\) is another graph now"
+        SourceError, match=r"row 0 of .*in/a.json \(id a\) has changed since it was embedded: it is another graph now"
     ):
         append(tmp_path / "out")
 
