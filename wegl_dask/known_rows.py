@@ -11,7 +11,6 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from wegl_dask.checksums import fingerprint
 from wegl_dask.errors import SourceError
@@ -19,6 +18,7 @@ from wegl_dask.graphs import GraphBatch, IntArray, UsedAttributes
 from wegl_dask.records import PartRecord, part_path
 from wegl_dask.row_ranges import rows_among
 from wegl_dask.shards import IngestedShard, ingest_shard, origins, read_shard, reject_graphs
+from wegl_dask.sorted_texts import SortedTexts
 from wegl_dask.sources.base import REJECTED_SCHEMA, SourceShard
 from wegl_dask.storage import RunFolder
 
@@ -126,7 +126,7 @@ class KnownRows:
         if self.key == "id":
             ids = _known_ids(folder, self.n_shards, self.fingerprint)
             has_none = [rows_among(part, shard.unnamed) for part in parts]
-            by_id = [pc.is_in(part.column("graph_id"), value_set=ids).to_numpy() for part in parts]
+            by_id = [ids.positions(part.column("graph_id")) >= 0 for part in parts]
             # Nor is a row without an id told from others by its place, except in a file that is read again.
             known = [np.where(*masks) for masks in zip(has_none, at_known_places, by_id, strict=True)]
             _require_new_places(parts, known, at_known_places)
@@ -271,7 +271,7 @@ def _known(folder: RunFolder, append: int, fingerprint: str) -> Places:
 
 
 @lru_cache(maxsize=1)
-def _known_ids(folder: RunFolder, n_shards: int, fingerprint: str) -> pa.Array:  # noqa: ARG001  keys the cache
+def _known_ids(folder: RunFolder, n_shards: int, fingerprint: str) -> SortedTexts:  # noqa: ARG001  keys the cache
     rejected = folder.listing("rejected")
     chunks: list[pa.Array] = []
     for shard in range(n_shards):
@@ -279,7 +279,7 @@ def _known_ids(folder: RunFolder, n_shards: int, fingerprint: str) -> pa.Array: 
         record = folder.record("ingest", shard)
         unnamed = {} if record is None else record.extra.get("unnamed", {})
         chunks += keys.filter(pa.array(~rows_among(keys, unnamed))).column("graph_id").chunks
-    return pc.unique(pa.chunked_array(chunks, pa.string()))
+    return SortedTexts.of(chunks)
 
 
 def _rejected_paths(shard: int, listing: Mapping[str, int | None]) -> list[str]:

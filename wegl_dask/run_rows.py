@@ -30,6 +30,7 @@ from wegl_dask.reading import READERS, common_format, find_parts, part_names
 from wegl_dask.records import part_index, part_path
 from wegl_dask.saved_model import Model
 from wegl_dask.shards import ORIGIN, origins, read_shard
+from wegl_dask.sorted_texts import SortedTexts
 
 READ_AHEAD = 2
 """Parts that are read while the one before is in use."""
@@ -144,15 +145,15 @@ class RunRows:
                     f"such as {str(graph_id)!r}"
                 )
         try:
-            wanted = pa.array(list(dict.fromkeys(graph_ids)), pa.string())
+            wanted = SortedTexts.of([pa.array(list(dict.fromkeys(graph_ids)), pa.string())])
         except UnicodeEncodeError as error:
             raise WeglError(f"the id {error.object!r} is not UTF-8 text, which all ids of a run are") from error
-        rows: dict[str, list[int]] = {graph_id: [] for graph_id in wanted.to_pylist()}
+        rows: dict[str, list[int]] = {graph_id: [] for graph_id in graph_ids}
         for start, table in self.tables(("graph_id",)):
-            place = pc.index_in(table.column("graph_id"), value_set=wanted).combine_chunks()
-            here = np.flatnonzero(place.is_valid().to_numpy(zero_copy_only=False))
-            for row, which in zip(here.tolist(), place.drop_null().to_pylist(), strict=True):
-                rows[wanted[which].as_py()].append(start + row)
+            place = wanted.positions(table.column("graph_id"))
+            here = np.flatnonzero(place >= 0)
+            for row, graph_id in zip(here.tolist(), wanted.texts.take(pa.array(place[here])).to_pylist(), strict=True):
+                rows[graph_id].append(start + row)
         missing = [graph_id for graph_id, found in rows.items() if not found]
         if missing:
             self._refuse_rejected(missing)
