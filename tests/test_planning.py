@@ -6,8 +6,9 @@ from types import SimpleNamespace
 
 import pytest
 from click.testing import CliRunner
+from threadpoolctl import threadpool_info, threadpool_limits
 
-from wegl_dask import fit, pipeline, planning
+from wegl_dask import fit, pipeline, planning, trial
 from wegl_dask.cli import main
 from wegl_dask.errors import JobFileError
 from wegl_dask.ingest import ingest, plan_source
@@ -127,6 +128,31 @@ def test_from_the_tried_shards_as_many_nodes_are_drawn_as_the_job_draws(
     assert predicted.shards > TRIED_SHARDS
     assert trials[0].sampled == drawn(predicted.shards)
     assert predicted.n_points == points
+
+
+def test_what_is_timed_has_one_thread_as_in_a_worker(job, monkeypatch):
+    seen = {}
+
+    def timed(what, function):
+        def call(*arguments, **options):
+            seen[what] = max(pool["num_threads"] for pool in threadpool_info())
+            return function(*arguments, **options)
+
+        return call
+
+    def clusterer(*arguments):
+        made = trial_clusterer(*arguments)
+        monkeypatch.setattr(made, "partial_fit", timed("k-means", made.partial_fit))
+        return made
+
+    trial_clusterer = trial.mini_batch_kmeans
+    monkeypatch.setattr(trial, "mini_batch_kmeans", clusterer)
+    for stage, name in (("moments", "prepare_fit"), ("reference", "fit_model"), ("embed", "embed")):
+        monkeypatch.setattr(trial, name, timed(stage, getattr(trial, name)))
+    with threadpool_limits(2):
+        forecast(job(reference={"kind": "kmeans"}), progress=unshown)
+        assert max(pool["num_threads"] for pool in threadpool_info()) == 2
+    assert seen == dict.fromkeys(("moments", "reference", "embed", "k-means"), 1)
 
 
 def test_many_tasks_take_the_time_of_the_scheduler(job, monkeypatch):

@@ -8,6 +8,7 @@ from importlib import import_module
 from typing import Any
 
 from distributed import Future
+from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
 from wegl_dask.embed import embed
 from wegl_dask.fit import Fit, fit_model, prepare_fit
@@ -140,7 +141,9 @@ def trial_run(spec: JobSpec, progress: Callable[[str, int], Progress]) -> Iterat
         output = spec.output.model_copy(update={"path": path, "keep_graphs": True})
         spec = spec.model_copy(update={"output": output})
         folder = RunFolder(path)
-        with folder.lock() as lock:
+        # As in a worker. Here several threads would take less time, or on a busy machine, where they wait for one another, ten
+        # times as long.
+        with folder.lock() as lock, threadpool_limits(1):
             folder.claim(spec.to_toml())
             # The tasks are called by the run itself.
             no_client: Any = None
@@ -205,8 +208,10 @@ def _row_seconds(run: TrialRun, fit: Fit) -> float:
         return 0.0
     clusterer = mini_batch_kmeans(points[: fit.n_points], fit.spec.seed)
     seconds = []
-    for _ in range(4):
-        started = time.perf_counter()
-        clusterer.partial_fit(points)
-        seconds.append(time.perf_counter() - started)
+    # Scikit-learn's threads are known since it was imported.
+    with threadpool_limits(1):
+        for _ in range(4):
+            started = time.perf_counter()
+            clusterer.partial_fit(points)
+            seconds.append(time.perf_counter() - started)
     return min(seconds) / len(points)
