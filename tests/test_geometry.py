@@ -154,6 +154,24 @@ def test_the_ends_of_a_geodesic_are_the_inverses():
     assert geodesic(start, end, np.zeros((4, 2)), reference).shape == (4, 2, 3, 1)
 
 
+def test_several_ways_are_followed_at_every_t():
+    reference = np.array([[0.0], [1.0], [5.0]])
+    rng = np.random.default_rng(0)
+    starts, ends = rng.normal(size=(2, 4, 3))
+    # As many as there are ways, and fewer.
+    for parts in (np.linspace(0, 1, 4), np.array([0.25, 0.5])):
+        expected = [
+            [
+                reference + np.sqrt(3) * ((1 - t) * one + t * other)[:, None]
+                for one, other in zip(starts, ends, strict=True)
+            ]
+            for t in parts
+        ]
+        np.testing.assert_allclose(geodesic(starts, ends, parts, reference), expected, atol=1e-12)
+    halves = geodesic(starts, ends[0], 0.5, reference)
+    np.testing.assert_allclose(halves, [geodesic(each, ends[0], 0.5, reference) for each in starts], atol=1e-12)
+
+
 def test_wrong_shapes_are_named():
     reference = np.zeros((3, 2))
     with pytest.raises(ValueError, match="embeddings have 5 entries; 3 reference points of 2 coordinates need 6"):
@@ -333,6 +351,14 @@ def test_the_mean_of_very_many_vectors_of_low_precision_is_computed_in_double(dt
     phi = np.full((200_000, 2), 1.001, dtype)
     weights = np.linspace(1, 2, len(phi), dtype=np.float32) if weighted else None
     np.testing.assert_allclose(mean(phi, np.zeros((1, 2)), weights), [[float(phi[0, 0])] * 2], rtol=1e-12)
+
+
+def test_weights_of_a_mean_may_add_up_to_more_than_their_precision_holds():
+    weights = np.full(70_000, 8.0, dtype=np.float16)
+    weights[::2] = 24
+    phi = np.tile(np.array([[4.0], [0.0]]), (35_000, 1))
+    # Three quarters of the weight are at 4.
+    np.testing.assert_allclose(mean(phi, np.zeros((1, 1)), weights), [[3.0]], rtol=1e-12)
 
 
 def test_no_graphs_have_no_mean():

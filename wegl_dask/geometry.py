@@ -110,9 +110,11 @@ def mean(phi: FloatArray, reference: FloatMatrix, weights: FloatArray | None = N
         return inverse(phi.mean(axis=0, dtype=np.float64), reference)
     if weights.shape != phi.shape[:1]:
         raise ValueError(f"there are {len(phi)} graphs, and the weights have the shape {weights.shape}")
-    if not ((weights >= 0).all() and 0 < weights.sum() < np.inf):
+    # In half precision the sum of many weights, or of large ones, would be infinite.
+    given = weights.astype(np.float64)
+    if not ((given >= 0).all() and 0 < given.sum() < np.inf):
         raise ValueError("weights of a mean have to be 0 or more, finite, and not all 0")
-    shares = weights.astype(np.float64) / weights.sum(dtype=np.float64)
+    shares = given / given.sum()
     total = np.zeros(phi.shape[1])
     for start in range(0, len(phi), _MEAN_ROWS):
         total += shares[start : start + _MEAN_ROWS] @ phi[start : start + _MEAN_ROWS].astype(np.float64)
@@ -124,15 +126,15 @@ def geodesic(start: FloatArray, end: FloatArray, t: float | FloatArray, referenc
 
     Parameters
     ----------
-    start, end : float, (N * d,)
-        Embeddings; zeros stand for the reference.
+    start, end : float, (N * d,) or (n, N * d)
+        Embeddings, or n of them, each with its own way; zeros stand for the reference.
     t : float or float, (...)
         0 is at `start` and 1 at `end`.
     reference : float64, (N, d)
 
     Returns
     -------
-    float64, (..., N, d)
+    float64, (..., N, d) or (..., n, N, d)
         Points of weight 1 / N for every t.
 
     Raises
@@ -150,7 +152,9 @@ def geodesic(start: FloatArray, end: FloatArray, t: float | FloatArray, referenc
            [2., 3.]])
     """
     _require_one_width(start, end)
-    part = np.asarray(t, dtype=np.float64)[..., None]
+    parts = np.asarray(t, dtype=np.float64)
+    # As many ways as there are: each t is of all of them.
+    part = parts.reshape(parts.shape + (1,) * max(start.ndim, end.ndim))
     return inverse((1 - part) * start + part * end, reference)
 
 
