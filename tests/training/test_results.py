@@ -113,7 +113,8 @@ def test_a_training_leaves_metrics_predictions_and_the_model(make_problem, write
     place = [int(graph_id[1:]) for graph_id in table.column("graph_id").to_pylist()]
     expected = [None if np.isnan(y) else int(y) for y in problem.Y[place, 0]]
     assert table.column("y").to_pylist() == expected
-    (estimator,) = load_estimators(folder, "random-forest").values()
+    # The folder may be a path, as elsewhere.
+    (estimator,) = load_estimators(Path(folder.url), "random-forest").values()
     assert table.column("score").to_pylist() == estimator.predict_proba(problem.X[place])[:, 1].tolist()
 
 

@@ -1,6 +1,7 @@
 """Trained models on storage: skops files, which hold no code to run."""
 
 import contextlib
+import os
 import zipfile
 import zlib
 from collections.abc import Iterator
@@ -40,12 +41,12 @@ def encode_estimators(estimators: dict[str, Any]) -> bytes:
     return content
 
 
-def load_estimators(run: Folder | str, model: str) -> dict[str, Any]:
+def load_estimators(run: Folder | str | os.PathLike[str], model: str) -> dict[str, Any]:
     """Read the estimators that were trained on a run.
 
     Parameters
     ----------
-    run : Folder or str
+    run : Folder, str or path-like
         The run's folder, or its path or URL.
     model : str
         Such as ``"random-forest"``.
@@ -69,7 +70,7 @@ def load_estimators(run: Folder | str, model: str) -> dict[str, Any]:
     >>> load_estimators("memory://saved", "ridge")["label"].predict([[0.5]]).round(1).tolist()
     [1.0]
     """
-    run = Folder(run) if isinstance(run, str) else run
+    run = run if isinstance(run, Folder) else Folder(os.fspath(run))
     name = f"{training_folder(model)}/{MODEL_FILE}"
     content = run.read(name)
     with _damage_explained(run.location(name)):
