@@ -169,6 +169,27 @@ def test_graphs_without_labels_and_without_features_are_read():
     assert batch.edge_counts.tolist() == [4, 4]
 
 
+@pytest.mark.parametrize("n_nodes", ["x", 2.5, np.array([2]), float("nan")])
+def test_a_number_of_nodes_that_is_none_is_named_with_its_graph(n_nodes):
+    graph = {"edge_index": np.array([[0], [1]]), "num_nodes": 2}
+    with pytest.raises(UnusableGraphError, match=r"^graph 1: num_nodes is .*; a whole number is needed"):
+        collect([graph, {**graph, "num_nodes": n_nodes}])
+
+
+@pytest.mark.parametrize("field", [0, 1, 2])
+def test_masked_values_are_not_read_as_what_is_below_the_mask(field):
+    arrays = [np.array([[0], [1]]), np.array([3, 1]), np.array([2])]
+    masked = [np.ma.array(each, mask=place == field) for place, each in enumerate(arrays)]
+    names = ["edge_index", "x", "edge_attr"], ["edge_index", "node_feat", "edge_feat"]
+    for name, graph in zip(names, (tuple(masked), dict(zip(names[1], masked, strict=True))), strict=True):
+        with pytest.raises(UnusableGraphError, match=f"^graph 1: {name[field]} has masked values"):
+            collect(
+                [type(graph)(dict(zip(names[1], arrays, strict=True)) if isinstance(graph, dict) else arrays), graph]
+            )
+    # Nothing is masked here.
+    assert collect([tuple(map(np.ma.asarray, arrays))]).form.schema == GraphSchema((4,), (3,))
+
+
 def test_real_numbers_are_attributes_as_float32():
     (batch,) = collect([([[0], [1]], [[0.1], [2.0]], [[0.5]])])
     assert batch.schema == GraphSchema((), (), 1, 1)

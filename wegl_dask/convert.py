@@ -1,6 +1,5 @@
 """Graph batches from and to torch_geometric, networkx and plain edge lists."""
 
-import operator
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import ModuleType
@@ -12,7 +11,15 @@ import numpy.typing as npt
 from wegl_dask.errors import MissingDependencyError
 from wegl_dask.graphs import FloatArray, GraphBatch, GraphSchema, IntArray
 from wegl_dask.labelled_graphs import AttributeNames, Vocabularies, labelled_graph
-from wegl_dask.plain_graphs import PlainGraph, UnusableGraphError, join_graphs, naming_graph, plain_graph
+from wegl_dask.plain_graphs import (
+    PlainGraph,
+    UnusableGraphError,
+    join_graphs,
+    naming_graph,
+    plain_graph,
+    unmasked,
+    whole_number,
+)
 
 NODE_FIELDS = ("x", "node_categories", "node_attributes")
 EDGE_FIELDS = ("edge_attr", "edge_categories", "edge_attributes")
@@ -154,7 +161,7 @@ def pyg_graph(fields: Mapping[str, Any]) -> PlainGraph:
         _to_numpy("edge_index", edge_index),
         _arrays(fields, NODE_FIELDS),
         edge_features,
-        None if n_nodes is None else _count("num_nodes", n_nodes),
+        None if n_nodes is None else whole_number("num_nodes", n_nodes),
     )
     _refuse_joined(fields, graph.n_nodes)
     return graph
@@ -282,16 +289,9 @@ def _arrays(fields: Mapping[str, Any], names: Sequence[str]) -> dict[str, npt.ND
     return {name: _to_numpy(name, fields[name]) for name in names if fields.get(name) is not None}
 
 
-def _count(name: str, value: Any) -> int:
-    try:
-        return operator.index(value)
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise UnusableGraphError(f"{name} is {' '.join(repr(value).split())}; a whole number is needed") from error
-
-
 def _to_numpy(name: str, tensor: Any) -> npt.NDArray[Any]:
     try:
-        return np.asarray(tensor.detach().cpu() if hasattr(tensor, "detach") else tensor)
+        return unmasked(name, tensor.detach().cpu() if hasattr(tensor, "detach") else tensor)
     except (TypeError, ValueError) as error:
         raise UnusableGraphError(f"{name} cannot be read as a dense array: {error}") from error
 

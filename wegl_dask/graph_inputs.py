@@ -27,6 +27,7 @@ from wegl_dask.plain_graphs import (
     naming_graph,
     plain_graph,
     schema_widths,
+    whole_number,
 )
 
 BATCH_NODES = 16_384
@@ -317,7 +318,7 @@ def _ogb_graph(fields: Mapping[str, Any]) -> PlainGraph:
         fields["edge_index"],
         features["node_feat"],
         features["edge_feat"],
-        None if n_nodes is None else int(n_nodes),
+        None if n_nodes is None else whole_number("num_nodes", n_nodes),
     )
 
 

@@ -4,6 +4,7 @@ A feature of whole numbers is categorical, a feature of real numbers is an attri
 any library. Whether the graphs can be embedded is not asked here but by `wegl_dask.graphs.find_invalid`.
 """
 
+import operator
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -209,6 +210,21 @@ def describe_widths(widths: Widths) -> str:
     return f"{widths[0]} categories and {widths[1]} attributes a node, {widths[2]} and {widths[3]} an edge"
 
 
+def whole_number(name: str, value: Any) -> int:
+    """Read a number of nodes; `UnusableGraphError` where it is no whole number."""
+    try:
+        return operator.index(value)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise UnusableGraphError(f"{name} is {' '.join(repr(value).split())}; a whole number is needed") from error
+
+
+def unmasked(name: str, values: npt.ArrayLike) -> npt.NDArray[Any]:
+    """Read values as an array; `UnusableGraphError` where some are masked, of which NumPy would take what is below the mask."""
+    if np.ma.is_masked(values):
+        raise UnusableGraphError(f"{name} has masked values; every one is needed: fill them in, or leave the graph out")
+    return np.asarray(values)
+
+
 @contextmanager
 def naming_graph(index: int) -> Iterator[None]:
     """Put the index of the graph in front of what is wrong with it."""
@@ -250,6 +266,6 @@ def _as_columns(name: str, values: npt.ArrayLike) -> npt.NDArray[Any]:
 
 def _as_array(name: str, values: npt.ArrayLike) -> npt.NDArray[Any]:
     try:
-        return np.asarray(values)
+        return unmasked(name, values)
     except ValueError as error:
         raise UnusableGraphError(f"{name} is no array: {error}") from error
