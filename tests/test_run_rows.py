@@ -1,6 +1,7 @@
 """Rows of a run by number: ids, vectors and the points of their graphs."""
 
 import shutil
+import tracemalloc
 from pathlib import Path
 
 import fsspec
@@ -9,6 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from wegl_dask.embeddings import EmbeddingFormat
 from wegl_dask.errors import WeglError
 from wegl_dask.reading import read_embeddings
 from wegl_dask.run_rows import RunRows
@@ -46,6 +48,32 @@ def test_rows_are_read_in_the_order_asked_for_and_as_often(embedded_run):
     }
     assert rows.take(np.array([], dtype=np.int64)).shape == (0, whole.X.shape[1])
     assert rows.values(np.array([], dtype=np.int64), ("graph_id",)).to_pydict() == {"graph_id": []}
+
+
+def test_vectors_are_in_memory_once(monkeypatch):
+    form = EmbeddingFormat(n_points=50, dimension=4)
+    vectors = np.arange(6000 * 200, dtype=np.float32).reshape(6000, 200)
+    parts = [
+        pa.table({"embedding": pa.FixedSizeListArray.from_arrays(pa.array(vectors[at : at + 1000].ravel()), 200)})
+        for at in range(0, 6000, 1000)
+    ]
+
+    def tables(rows, columns, groups):
+        del rows, columns
+        return ((1000 * group, parts[group]) for group in groups)
+
+    monkeypatch.setattr(RunRows, "tables", tables)
+    rows = RunRows(None, None, [], form, np.arange(0, 7000, 1000), [(part, 0) for part in range(6)])
+    asked = np.random.default_rng(0).permutation(6000)
+    tracemalloc.start()
+    try:
+        found = rows.take(asked)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert np.array_equal(found, vectors[asked])
+    # They, what is read of one part, and places.
+    assert peak < 1.5 * vectors.nbytes
 
 
 def test_ids_are_found_in_their_order_with_all_the_rows_they_stand_for(write_embedded_run):

@@ -216,11 +216,14 @@ class RunRows:
 
     def take(self, rows: IntArray) -> npt.NDArray[np.floating]:
         """Read vectors by number, in the order given; only the row groups that hold them are read."""
-        chosen, place = np.unique(rows, return_inverse=True)
-        vectors = [np.empty((0, self.form.width), dtype=self.form.dtype)]
-        for table, here in self._groups_of(chosen, self.form.vector_columns):
-            vectors.append(self.form.vectors(table)[here])
-        return np.concatenate(vectors)[place]
+        order = np.argsort(rows, kind="stable")
+        ascending = rows[order]
+        # Into their places at once: there may be as many as the run has.
+        vectors = np.empty((len(rows), self.form.width), dtype=self.form.dtype)
+        for start, table in self.tables(self.form.vector_columns, self._groups_with(ascending)):
+            first, stop = np.searchsorted(ascending, [start, start + table.num_rows])
+            vectors[order[first:stop]] = self.form.vectors(table)[ascending[first:stop] - start]
+        return vectors
 
     def points(self, rows: IntArray, *, progress: Callable[..., Progress] = unshown) -> WeightedPoints:
         """Compute the canonical points of graphs by the run's model, from its graph shards.
@@ -261,9 +264,13 @@ class RunRows:
 
     def _groups_of(self, chosen: IntArray, columns: Sequence[str]) -> Iterator[tuple[pa.Table, IntArray]]:
         """Read the row groups that hold the rows `chosen`, in ascending order: each with the places of these in it."""
-        groups = np.unique(np.searchsorted(self.group_starts, chosen, side="right") - 1)
-        for start, table in self.tables(columns, groups.tolist()):
+        for start, table in self.tables(columns, self._groups_with(chosen)):
             yield table, chosen[(chosen >= start) & (chosen < start + table.num_rows)] - start
+
+    def _groups_with(self, rows: IntArray) -> list[int]:
+        """Find the row groups that hold some rows, in ascending order."""
+        groups: list[int] = np.unique(np.searchsorted(self.group_starts, rows, side="right") - 1).tolist()
+        return groups
 
     def _shard_of(self, part: int) -> str:
         return part_path("graphs", int(part_index(self.names[part]) or 0))
