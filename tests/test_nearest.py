@@ -19,6 +19,7 @@ from sklearn.neighbors import NearestNeighbors
 import wegl_dask
 from wegl_dask import nearest, vector_search
 from wegl_dask.cli import main
+from wegl_dask.cli import neighbours as cli_neighbours
 from wegl_dask.errors import MissingDependencyError, WeglError
 from wegl_dask.progress import Progress
 from wegl_dask.reading import read_embeddings
@@ -273,6 +274,15 @@ def test_the_command_prints_a_table(embedded_run):
     printed = pd.read_csv(io.StringIO(result.output), sep="\t")
     found = frame(nearest.neighbours(embedded_run("mutag"), "g7", 3, exact=True, columns=["num_nodes"]))
     pd.testing.assert_frame_equal(printed, found, rtol=1e-5)
+
+
+def test_the_command_shows_columns_of_the_run_whole(embedded_run, monkeypatch):
+    number, text = 123456789.5, "1234567.25"
+    table = pa.table({"rank": [1, 2], "distance": [1 / 3, 1234567.5], "cid": [number, None], "text": [text, None]})
+    monkeypatch.setattr(nearest, "neighbours", lambda *_, **__: table.append_column("query", [[0, 0]]))
+    monkeypatch.setattr(cli_neighbours, "_note_repeated_ids", lambda _: None)
+    result = command("neighbours", embedded_run("mutag"), "--graph-id", "g7", "--column", "cid")
+    assert result.stdout.splitlines()[1:] == ["1\t0.333333\t123456789.5\t1234567.25\t0", "2\t1.23457e+06\t\t\t0"]
 
 
 def test_a_folder_that_is_not_there_is_said_before_the_search(embedded_run, monkeypatch, tmp_path):

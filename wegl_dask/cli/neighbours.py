@@ -14,6 +14,9 @@ from wegl_dask.progress import Progress, counted, note
 OTHER_ENDINGS = {".csv", ".tsv", ".txt", ".json", ".xlsx"}
 """Of files that a Parquet file would be taken for."""
 
+DISTANCES = frozenset({"distance", "bound", "wasserstein"})
+"""Columns that are computed, and shown with six digits."""
+
 
 @click.command(short_help="List the nearest graphs of a graph.")
 @click.argument("out")
@@ -119,6 +122,10 @@ def _print_table(table: Any, *, header: bool) -> None:
     writer = csv.writer(text, dialect="excel-tab", lineterminator="\n")
     if header:
         writer.writerow(table.column_names)
-    for row in zip(*(column.to_pylist() for column in table.columns), strict=True):
-        writer.writerow(f"{value:.6g}" if isinstance(value, float) else value for value in row)
+    # What the run has of its source, such as a number that is a name, is shown whole.
+    columns = (
+        [f"{value:.6g}" for value in column.to_pylist()] if name in DISTANCES else column.to_pylist()
+        for name, column in zip(table.column_names, table.columns, strict=True)
+    )
+    writer.writerows(zip(*columns, strict=True))
     click.echo(text.getvalue(), nl=False)
