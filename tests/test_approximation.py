@@ -218,6 +218,18 @@ def test_the_command_prints_the_summary(embedded_run):
     assert any("broken by 0 pairs" in line for line in lines)
 
 
+def test_of_equal_graphs_alone_the_command_shows_no_shares_of_nothing(embedded_run, monkeypatch):
+    found = Approximation(np.array([[0, 1]]), *np.zeros((5, 1)), n_graphs=188, n_entropic=0)
+    monkeypatch.setattr(approximation, "measure_approximation", lambda *_, **__: found)
+    result = command(embedded_run("mutag"), "--pairs", 1)
+    assert result.exit_code == 0
+    assert result.stdout == (
+        "1 pair of 188 graphs, seed 0: all of equal points, W_2 = 0, so that there is nothing to be off from\n"
+    )
+    numbers = json.loads(command(embedded_run("mutag"), "--json").stdout)
+    assert (numbers["equal_pairs"], numbers["mean_wasserstein"]) == (1, None)
+
+
 def test_the_command_shows_how_far_it_is_and_a_function_does_not(embedded_run, capsys):
     shown = command(embedded_run("mutag"), "--pairs", 50).stderr
     assert re.fullmatch(r"points: 3 of 3 parts, \d+ graphs.*\ndistances: 50 of 50 pairs, .*\n", shown)

@@ -26,10 +26,11 @@ def approximation(out: str, pairs: int, seed: int, *, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps({name: None if math.isnan(value) else value for name, value in found.items()}, indent=2))
         return
-    click.echo(
-        f"{counted(int(found['pairs']), 'pair')} of {counted(int(found['graphs']), 'graph')}, seed {seed}; "
-        f"the exact W_2 is {found['mean_wasserstein']:.4g} on average"
-    )
+    pairs_of_graphs = f"{counted(int(found['pairs']), 'pair')} of {counted(int(found['graphs']), 'graph')}, seed {seed}"
+    if found["equal_pairs"] == found["pairs"]:
+        click.echo(f"{pairs_of_graphs}: all of equal points, W_2 = 0, so that there is nothing to be off from")
+        return
+    click.echo(f"{pairs_of_graphs}; the exact W_2 is {found['mean_wasserstein']:.4g} on average")
     if found["equal_pairs"]:
         click.echo(f"{counted(int(found['equal_pairs']), 'pair')} of equal points, W_2 = 0, left out below")
     if found["entropic_graphs"]:
