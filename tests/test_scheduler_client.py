@@ -138,6 +138,22 @@ def test_a_scheduler_without_workers_is_waited_for_and_given_up(empty_scheduler,
     assert "has no workers yet: waiting for them" in caplog.text
 
 
+def test_a_scheduler_that_ends_while_workers_are_waited_for_is_one_message(empty_scheduler, monkeypatch):
+    def end(*_, **__):
+        empty_scheduler.close()
+        return {}
+
+    monkeypatch.setattr(Client, "nthreads", end)
+    address = empty_scheduler.scheduler_address
+    with (
+        pytest.raises(
+            WeglError, match=f"scheduler at {address}: the connection to the scheduler was lost. .* run the same"
+        ),
+        open_client(scheduler(address)),
+    ):
+        pass
+
+
 def test_workers_that_are_at_what_a_stopped_command_has_left_are_waited_for_aloud(caplog, wait_until, tmp_path):
     """A task that runs goes on when it is cancelled, and the scheduler has forgotten it."""
     with (

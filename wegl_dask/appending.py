@@ -15,10 +15,10 @@ import tomli_w
 from distributed import Client
 
 from wegl_dask.appended import append_command, append_of, finished_plans, killed_appends, missing_shards
-from wegl_dask.bags import StageError, lost_connection
+from wegl_dask.bags import StageError
 from wegl_dask.claims import changed_keys, examine, require_writable
 from wegl_dask.embed import embed
-from wegl_dask.errors import JobFileError, SourceError, TooManyRejectedError, WeglError
+from wegl_dask.errors import JobFileError, SourceError, TooManyRejectedError, WeglError, lost_connection
 from wegl_dask.given_model import GivenModel
 from wegl_dask.graphs import UsedAttributes
 from wegl_dask.ingest import (

@@ -12,7 +12,7 @@ from dask.bag import Bag
 from distributed import CancelledError, Client, Future, as_completed, get_worker
 from distributed.scheduler import KilledWorker
 
-from wegl_dask.errors import MORE_MEMORY, WeglError
+from wegl_dask.errors import MORE_MEMORY, WeglError, lost_connection
 from wegl_dask.folders import StorageError
 from wegl_dask.freed_memory import give_back_freed
 from wegl_dask.lost_workers import NO_WORKERS
@@ -186,14 +186,6 @@ def _attempt(
     finally:
         give_back_freed(worker)
     return Outcome(result, worker.address, round(time.perf_counter() - started, 3))
-
-
-def lost_connection(step: str) -> WeglError:
-    """Make the error that says that there is no scheduler any more, of which Dask says so by several kinds of OSError."""
-    return WeglError(
-        f"{step}: the connection to the scheduler was lost. What was finished stays valid; run the same job again when the "
-        "scheduler is there"
-    )
 
 
 def _require_connected(client: Client) -> None:

@@ -87,3 +87,11 @@ class TooManyRejectedError(WeglError):
     """More rows were rejected than the job file allows."""
 
     exit_code = 3
+
+
+def lost_connection(step: str) -> WeglError:
+    """Make the error that says that there is no scheduler any more, of which Dask says so by several kinds of OSError."""
+    return WeglError(
+        f"{step}: the connection to the scheduler was lost. What was finished stays valid; run the same job again when the "
+        "scheduler is there"
+    )

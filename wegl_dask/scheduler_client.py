@@ -11,12 +11,12 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
-from distributed import Client, Worker, rpc
+from distributed import CancelledError, Client, Worker, rpc
 from distributed.security import Security
 from distributed.utils import LoopRunner
 from distributed.versions import VersionMismatchWarning
 
-from wegl_dask.errors import WeglError
+from wegl_dask.errors import WeglError, lost_connection
 from wegl_dask.lost_workers import watched
 from wegl_dask.quiet import innermost, silenced
 from wegl_dask.spec import ClusterTable
@@ -87,6 +87,9 @@ def _make_ready(client: Client, address: str, wheel: str | None) -> None:
         _say_if_busy(client, address)
     except OSError as error:
         raise _unreachable(address, error) from error
+    except CancelledError as error:
+        # The task that is to start a worker: its scheduler has ended while it was waited for.
+        raise lost_connection(f"waiting for workers of the scheduler at {address}") from error
 
 
 def _say_if_busy(client: Client, address: str) -> None:
