@@ -106,7 +106,7 @@ def test_the_title_is_an_id_where_it_is_named(read):
         (">  25 <A> DT12\n1\n\n>  <B>  (7)\n2\n\n$$$$\n", {"A": "1", "B": "2"}),
         ("> <A>\n1\n> <B>\n2\n\n$$$$\n", {"A": "1\n> <B>\n2", "B": None}),
         ("> <A>\n\n> <B>\n2\n\n$$$$\n", {"A": "", "B": "2"}),
-        ("> <A>\n1\n\n> <B>\n2", {"A": "1", "B": "2"}),
+        ("> <A>\n1\n\n> <B>\n2\n\n$$$$", {"A": "1", "B": "2"}),
         ("> <A>\n1\n\n> <B>\n2\n$$$$\n", {"A": "1", "B": "2"}),
         ("> <A>\r\n1\r\n\r\n> <B>\r\n2\r\n\r\n$$$$\r\n", {"A": "1", "B": "2"}),
         ("> <A>\n1\n2\n\n> no name\n3\n\n> <B>\n<4>\n\n$$$$\n", {"A": "1\n2", "B": "<4>"}),
@@ -189,6 +189,35 @@ def test_the_cuts_do_not_change_rows_or_graphs(read, assert_same_batch):
     assert len(parts.cuts) == 200
     assert whole.rows == parts.rows
     assert_same_batch(parts.graphs, whole.graphs)
+
+
+CUT_OFF = "the record does not end with a line $$$$, so that its properties may be cut off"
+
+
+@pytest.mark.parametrize("keys", [{}, {"targets": ["activity"]}, {"targets": ["activity"], "extra_columns": ["note"]}])
+def test_a_file_that_is_cut_off_anywhere_gives_the_whole_record_or_none(read, keys, assert_same_batch):
+    first, second = record("CCO", activity="inactive", note="a"), record("CCN", activity="active", note="b\nc")
+    whole = read(write("whole.sdf", first + second), **keys)
+    assert whole.graphs.n_graphs == 2
+    mol_block = second.index("M  END") + len("M  END\n")
+    for length in range(1, len(second)):
+        found = read(write("cut.sdf", first + second[:length]), **keys)
+        assert len(found.rows["graph_id"]) + len(found.rejected) == 1 + bool(second[:length].strip())
+        is_whole = second[:length].rstrip().endswith("$$$$") or (not keys and length in {mol_block - 1, mol_block})
+        if is_whole:
+            assert_same_batch(found.graphs, whole.graphs)
+            assert found.rows["label"] == whole.rows["label"]
+        else:
+            assert found.rows["graph_id"] == ["0"]
+            assert found.plan.labels.class_names in {(), ("inactive",)}
+            if length > mol_block:
+                assert found.rejected[0]["reason"].startswith(CUT_OFF)
+
+
+def test_a_mol_block_alone_is_a_record_where_no_properties_are_asked_for(read):
+    mol_block = Chem.MolToMolBlock(Chem.MolFromSmiles("CCO"))
+    found = read(write("a.sdf", mol_block + " \r\n\n"), id_column="_Name")
+    assert (found.graphs.n_nodes, len(found.rejected)) == (3, 0)
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,9 @@ TITLE = "_Name"
 BYTES_PER_NODE = 120
 """Bytes of a record that an atom takes, with its bonds and its part of the properties, about."""
 
+_END = "$$$$"
+"""What the line begins with that ends a record."""
+
 _TEXTS = (".sdf", ".sd")
 _ENDINGS = (*_TEXTS, *(text + compression for text in _TEXTS for compression in COMPRESSIONS))
 _COMPRESSION_RATIO = 5
@@ -67,10 +70,10 @@ class SdfSource:
             cutter.add(block)
             unseen = {name for name in unseen if b"<%s>" % name.encode() not in block.data}
             if survey is not None:
-                for record in block.rows():
-                    label = _properties(_text(record)).get(roles.targets[0])
-                    # A record of another label is rejected when it is read.
-                    if label is None or is_text(label):
+                for record in map(_text, block.rows()):
+                    label = _properties(record).get(roles.targets[0])
+                    # A record of another label is rejected when it is read, and so is one that may be cut off.
+                    if not _may_be_cut_off(record, roles.targets) and (label is None or is_text(label)):
                         survey.add(label)
         cuts = [
             {"n_rows": part.n_rows, "fingerprint": part.fingerprint, "where": {"range": list(part)}}
@@ -131,12 +134,25 @@ def _text(record: bytes) -> str:
 
 def _values(record: str, names: Sequence[str]) -> Values | str:
     """Return the record, whose mol block RDKit finds itself, and the named properties; or why there are none."""
+    if _may_be_cut_off(record, names):
+        return (
+            f"the record does not end with a line {_END}, so that its properties may be cut off: restore the file, or add "
+            "that line if they are whole"
+        )
     properties = _properties(record) if names else {}
     values = [properties.get(name) for name in names]
     for name, value in zip(names, values, strict=True):
         if value is not None and not is_text(value):
             return f"property {name!r} holds bytes that are no UTF-8 text"
     return [record, *values]
+
+
+def _may_be_cut_off(record: str, names: Sequence[str]) -> bool:
+    """Whether properties may be missing of the last record of a file, or text of them; a mol block alone has an end."""
+    if record.rstrip().rpartition("\n")[2].startswith(_END):
+        return False
+    _, _, tail = record.partition("\nM  END")
+    return bool(tail.strip()) or any(name != TITLE for name in names)
 
 
 def _properties(record: str) -> dict[str, str]:
@@ -149,7 +165,7 @@ def _properties(record: str) -> dict[str, str]:
         if name is None:
             if line.startswith(">") and "<" in line:
                 name, text = line.partition("<")[2].rpartition(">")[0], []
-        elif line and not line.startswith("$$$$"):
+        elif line and not line.startswith(_END):
             text.append(line)
         else:
             properties[name] = "\n".join(text)
