@@ -250,6 +250,23 @@ def test_tasks_are_named_by_the_table_of_molecules(tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        (gzip.compress(b"a,b,smiles,mol_id\n")[:12], "is damaged or cut off"),
+        (gzip.compress(b"a,b,smiles,mol_id\n")[:10] + b"\xff\xff\xff\xff", "is damaged or cut off"),
+        (b"a,b,smiles,mol_id\n", "cannot be read"),
+        (gzip.compress(b"a\rb,smiles,mol_id\n"), "its first line has no names of columns"),
+        (gzip.compress(b"a" * 200_000), "its first line has no names of columns"),
+    ],
+)
+def test_a_damaged_table_of_task_names_is_one_error_that_names_it(tmp_path, content, problem):
+    write(tmp_path, {**SMALL, "raw/graph-label": "0,1\n1,0\n,1\n", "mapping/mol": ""})
+    (tmp_path / "ogbg_molsmall" / "mapping" / "mol.csv.gz").write_bytes(content)
+    with pytest.raises(SourceError, match=rf"mapping/mol\.csv\.gz.*{problem}"):
+        make_plan(make_source(tmp_path))
+
+
+@pytest.mark.parametrize(
     ("task", "labels", "message"),
     [
         ("classification", "0.5\n1\n2\n", 'task = "classification" needs whole numbers; .*set task = "regression"'),

@@ -18,7 +18,7 @@ from wegl_dask.graphs import GraphSchema, IntArray, offsets_from_counts
 from wegl_dask.molecules import ATOM_CATEGORY_COUNTS, BOND_CATEGORY_COUNTS
 from wegl_dask.sources._cuts import cut_by_nodes, shard_loads
 from wegl_dask.sources._files import FileSet
-from wegl_dask.sources._text import BadLineError, BlockIndex, NumberType, scan_numbers
+from wegl_dask.sources._text import BadLineError, BlockIndex, NumberType, reading, scan_numbers
 from wegl_dask.sources.base import LabelSchema
 
 FileKind = Literal["num-node-list", "num-edge-list", "edge", "node-feat", "edge-feat", "graph-label"]
@@ -30,6 +30,9 @@ EDGE_FILES: tuple[FileKind, ...] = ("edge", "edge-feat")
 
 SPLIT_PARTS = ("train", "valid", "test")
 _NO_PART = -1
+
+_LONGEST_HEADER = 1 << 20
+"""Bytes of the line that names the tasks, at most."""
 
 
 def file_name(kind: FileKind) -> str:
@@ -253,9 +256,16 @@ class _Scan:
         """Take the names from the table of the molecules where there is one, else number the tasks."""
         table = "mapping/mol.csv.gz"
         if is_molecular(self.data_set) and table in self.files.sizes:
-            with open_lines(self.files, table) as stream:
-                header = stream.readline().decode(errors="replace")
-            names = tuple(name for name in next(csv.reader([header])) if name not in ("smiles", "mol_id"))
+            where = self.files.describe(table)
+            with open_lines(self.files, table) as stream, reading(where):
+                header = stream.readline(_LONGEST_HEADER).decode(errors="replace")
+            try:
+                columns = next(csv.reader([header]))
+            except csv.Error as error:
+                raise SourceError(
+                    f"{where}: its first line has no names of columns: {error}; fetch it again"
+                ) from error
+            names = tuple(name for name in columns if name not in ("smiles", "mol_id"))
             if len(names) == n_tasks:
                 return names
         return tuple(f"task_{task}" for task in range(n_tasks))

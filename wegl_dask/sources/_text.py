@@ -164,7 +164,7 @@ class NumberReader:
             return
         if not self._line <= span.start <= self._line + len(self._rows):
             if span.block_line != self._next_block_line:
-                with _reading(self._name):
+                with reading(self._name):
                     self._stream.seek(span.block_byte)
                 self._enter_block(span.block_line, span.block_byte)
             self._line = self._next_block_line
@@ -229,7 +229,7 @@ def _text_blocks(
     rest = b""
     while True:
         wanted = BLOCK_BYTES - len(rest)
-        with _reading(name):
+        with reading(name):
             # A line longer than a block makes the block longer.
             more = stream.read(wanted if wanted > 0 else BLOCK_BYTES)
         text = rest + more
@@ -298,7 +298,8 @@ def _describe_bad_line(block: _TextBlock, name: str, number: NumberType, n_colum
 
 
 @contextmanager
-def _reading(name: str) -> Iterator[None]:
+def reading(name: str) -> Iterator[None]:
+    """Turn what goes wrong with reading the file `name`, compressed or not, into a `SourceError`."""
     try:
         with explained(name):
             yield
