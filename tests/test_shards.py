@@ -408,12 +408,31 @@ def replacing(column, values, value_type):
         ("node_attributes", [[0.5, None, 1.0], [8.0]], pa.list_(pa.float32()), "node_attributes has null values"),
         ("edge_source", [[2**31, 1, 1, 2], []], pa.list_(pa.int64()), "part-00000.parquet: Integer value 2147483648"),
         ("num_nodes", ["three", "one"], pa.string(), "Failed to parse string: '"),
+        ("num_nodes", [3.5, 1.0], pa.float64(), "Float value 3.5"),
+        (
+            "graph_id",
+            ["a", None],
+            pa.string(),
+            "column graph_id: row 1 is null; a graph shard has a value in every row",
+        ),
+        ("source_file", [None, "x"], pa.string(), "column source_file: row 0 is null"),
+        ("source_row", [5, None], pa.int64(), "column source_row: row 1 is null"),
     ],
 )
 def test_columns_that_do_not_fit_one_another_are_named(column, values, value_type, words, shard_file):
     rewritten(shard_file, replacing(column, values, value_type))
     with pytest.raises(SourceError, match=words):
         read_shard(shard_file)
+
+
+@pytest.mark.parametrize(
+    ("values", "value_type", "words"),
+    [(["three", "one"], pa.string(), "Failed to parse string: '"), ([3.5, 1.0], pa.float64(), "Float value 3.5")],
+)
+def test_numbers_of_nodes_that_are_none_are_told_of_when_a_shard_is_planned(values, value_type, words, shard_file):
+    rewritten(shard_file, replacing("num_nodes", values, value_type))
+    with pytest.raises(SourceError, match=words):
+        summarize_shard(shard_file)
 
 
 @pytest.mark.parametrize(

@@ -283,6 +283,7 @@ def read_shard(file: ShardFile, row_range: tuple[int, int] | None = None) -> Sha
         schema, labels, extra = _check_schema(parquet.schema_arrow, name)
         table = _read_rows(parquet, row_range or (0, parquet.metadata.num_rows), name)
         table = _typed(table, schema, labels, extra)
+        _check_rows_are_named(table, name)
         _check_labels(table.column("label").combine_chunks(), labels, name)
         rows, unnamed = table.select([*ROW_COLUMNS, *extra]), _unnamed(parquet.schema_arrow, name)
         return Shard(_graphs_of(table, schema, name), rows, labels, unnamed)
@@ -473,8 +474,20 @@ def _graphs_of(table: pa.Table, schema: GraphSchema, name: str) -> GraphBatch:
     )
 
 
+def _check_rows_are_named(table: pa.Table, name: str) -> None:
+    """Raise SourceError for a row without an id, or that does not say where in the input it comes from."""
+    for column in ("graph_id", *ORIGIN):
+        missing = pc.is_null(table.column(column))
+        if pc.any(missing).as_py():
+            raise SourceError(
+                f"{name}, column {column}: row {pc.index(missing, True).as_py()} is null; a graph shard has a value in every "
+                "row there: fill it in, such as the number of the row"
+            )
+
+
 def _node_counts(table: pa.Table, name: str) -> IntArray:
-    column = table.column("num_nodes").combine_chunks()
+    # Other programs write other types of numbers.
+    column = table.column("num_nodes").cast(pa.int32()).combine_chunks()
     counts: IntArray = column.fill_null(-1).to_numpy().astype(np.int64)
     bad = np.flatnonzero(counts < 0)
     if len(bad):
