@@ -369,6 +369,20 @@ def test_a_file_that_is_cut_off_is_named(saved, read_source):
         ({"a": 1}, "holds a dict; needed is"),
         ((molecule(), {}), "holds joined graphs whose slices do not fit"),
         ((molecule(), {"x": [0, 2], "edge_index": [0, 1, 2]}), "holds joined graphs whose slices do not fit"),
+        *(
+            (
+                (molecule(3), {"x": ends, "edge_index": [0, 1, 2]}),
+                "holds joined graphs whose slices do not fit: those of x",
+            )
+            for ends in ([0, 2, 4], [-1, 2, 3], [0, 3, 2], [2, 0, 3])
+        ),
+        (
+            (
+                Data(x=torch.zeros(3, 1), edge_index=torch.zeros(4, dtype=torch.int64)),
+                {"x": [0, 1, 3], "edge_index": [0, 2, 4]},
+            ),
+            "holds joined graphs whose slices do not fit: those of edge_index",
+        ),
         ((1, {"x": [0, 2]}), "holds a tuple; needed is"),
     ],
 )

@@ -233,12 +233,25 @@ def _separate(file: str, collated: _Fields, slices: Mapping[str, Any] | None) ->
     graphs: list[dict[str, Any]] = [{} for _ in range(lengths.pop() - 1)]
     for name, ends in boundaries.items():
         values = collated[name]
+        size = _length(values, axis=1 if name == "edge_index" else 0)
+        # Python cuts by any numbers, and a graph would get the nodes of another.
+        if any(start > stop for start, stop in pairwise([0, *ends, size])):
+            raise SourceError(
+                f"{file} holds joined graphs whose slices do not fit: those of {name} go from {min(ends)} to {max(ends)}, not "
+                f"in ascending order within its {size} entries; save the data set again"
+            )
         for graph, (start, stop) in zip(graphs, pairwise(ends), strict=True):
             graph[name] = values[:, start:stop] if name == "edge_index" else values[start:stop]
     # The number of nodes is not sliced but listed.
     for graph, n_nodes in zip(graphs, collated.get("_num_nodes", []), strict=False):
         graph["num_nodes"] = n_nodes
     return graphs
+
+
+def _length(values: Any, axis: int) -> int:
+    """Entries along an axis of a tensor, or of a list; none where there is no such axis."""
+    shape = values.shape if hasattr(values, "shape") else (len(values),) if hasattr(values, "__len__") else ()
+    return int(shape[axis]) if axis < len(shape) else 0
 
 
 def _tally_features(graphs: Sequence[PlainGraph]) -> list[dict[str, Any]]:
