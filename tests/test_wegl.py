@@ -696,3 +696,14 @@ def test_categories_that_are_numbered_far_apart_are_refused_before_they_take_mem
         ValueError, match=r"have 2,147,483,647 columns, .*: number the categories of the graphs 0, 1, 2"
     ):
         WEGL(n_layers=0, n_points=2, n_components=2).fit(graphs)
+
+
+def test_points_that_are_too_large_for_k_means_are_told_of_with_the_parameters():
+    # Of two nodes that weigh 9 for one another and are alike, a layer makes (1 + 9) / 2 times as much.
+    graph = ([[0], [1]], np.full((2, 1), 1e38), [[9.0]])
+    wegl = WEGL(1, n_components=None, n_points=1, standardize=False, edge_features="weight")
+    with pytest.raises(
+        ValueError, match=r"an entry of 5\.0e\+38; 3\.4e\+38 is .* set standardize = true, lower n_layers"
+    ):
+        wegl.fit([graph])
+    assert np.isfinite(wegl.set_params(n_layers=0).fit_transform([graph])).all()

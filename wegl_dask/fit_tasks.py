@@ -23,6 +23,7 @@ from wegl_dask.projection import Moments, Projection, column_factors, random_dir
 from wegl_dask.records import PartFile, PartRecord, record_path
 from wegl_dask.reference import (
     KMEANS_DTYPE,
+    as_sample,
     kmeans_reference,
     mini_batches,
     origin_reference,
@@ -253,12 +254,20 @@ def sample_nodes(
     seed: int,
     dtype: type[np.floating[Any]],
 ) -> int:
-    """Draw some of one shard's points, each as likely as any other, without repeats, and keep them as `dtype`."""
+    """Draw some of one shard's points, each as likely as any other, without repeats, and keep them as `dtype`.
+
+    Raises
+    ------
+    JobFileError
+        If one is too large for it.
+    """
     with folder.recording("sample", task.index, task.input_fingerprint) as part:
         embedding = PointEmbedding(settings.build(), _projection(folder, projection))
         graphs = graphs_of_fit(read_graphs(folder, task.index, task.graphs), train=train)
         points = draw_points(embedding, graphs, task.count, np.random.default_rng([seed, task.index]))
-        part.write_arrays("sample", {"points": points.astype(dtype, copy=False)})
+        with _errors_of_the_job():
+            sample = as_sample(points, dtype)
+        part.write_arrays("sample", {"points": sample})
         part.note(points=task.count)
     return 0
 

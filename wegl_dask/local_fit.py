@@ -26,6 +26,7 @@ from wegl_dask.projection import Moments, column_factors, random_directions
 from wegl_dask.reference import (
     KMEANS_DTYPE,
     ReferenceKind,
+    as_sample,
     kmeans_reference_in_memory,
     origin_reference,
     reference_from_samples,
@@ -162,7 +163,7 @@ def fit_reference(
     tasks = ((i, count, batch) for i, (count, batch) in enumerate(zip(shares, graphs, strict=True)) if count)
     samples = list(run(partial(_draw, embedding, seed, by_graph=by_graph), tasks))
     if settings.kind == "kmeans":
-        points = np.concatenate([points.astype(KMEANS_DTYPE) for points, _ in samples])
+        points = np.concatenate([as_sample(points, KMEANS_DTYPE) for points, _ in samples])
         return kmeans_reference_in_memory(points, n_points, epochs=settings.epochs, step=step, seed=seed)
     return reference_from_samples(settings.kind, samples, n_points, step=step, seed=seed)
 

@@ -114,6 +114,18 @@ def sample_dtype(kind: ReferenceKind) -> type[np.floating[Any]]:
     return KMEANS_DTYPE if kind == "kmeans" else np.float64
 
 
+def as_sample(points: FloatMatrix, dtype: type[np.floating[Any]]) -> npt.NDArray[np.floating[Any]]:
+    """Bring points into the type of a sample; ValueError where one is too large for it."""
+    largest = float(max(points.max(initial=0.0), -points.min(initial=0.0)))
+    most = float(np.finfo(dtype).max)
+    if largest > most:
+        raise ValueError(
+            f"a node embedding has an entry of {largest:.1e}; {most:.1e} is the most that k-means, in single precision, can "
+            "take: set projection.standardize = true, lower diffusion.layers, or scale the attributes"
+        )
+    return points.astype(dtype, copy=False)
+
+
 def mini_batches(n_rows: int, dimension: int, n_points: int) -> IntArray:
     """Cut the rows for k-means into equal mini-batches: int64, their boundaries.
 
