@@ -192,6 +192,37 @@ def test_the_joined_fields_of_several_graphs_do_not_pass_for_one():
 # networkx
 
 
+@pytest.mark.parametrize(
+    ("convert", "graph"),
+    [(from_pyg, Data(x=torch.ones(2, 1), edge_index=EDGES[:, :1])), (from_networkx, nx.path_graph(2))],
+)
+def test_what_is_no_graph_of_the_library_is_named(convert, graph):
+    of_the_other = nx.path_graph(3) if convert is from_pyg else Data(x=torch.ones(2, 1), edge_index=EDGES[:, :1])
+    with pytest.raises(UnusableGraphError, match=f"single graph, of type {type(graph).__name__}: put it in a list"):
+        convert(graph)
+    for other in ("CCO", ([[0], [1]], [0, 1]), of_the_other):
+        with pytest.raises(UnusableGraphError, match=f"^graph 1: this is of type {type(other).__name__}.* needed$"):
+            convert([graph, other])
+
+
+@pytest.mark.parametrize("pair", [([[0], [1]], [0, 1], [1]), 5, "ab"])
+def test_what_is_no_pair_of_arrays_is_named(pair):
+    with pytest.raises(UnusableGraphError, match=r"^graph 1: this is of type .*; a pair \(edge_index, x\) is needed$"):
+        from_edge_lists([([[0], [1]], [0, 1]), pair])
+
+
+def test_the_name_of_one_attribute_need_not_be_in_a_list():
+    graph = nx.Graph()
+    graph.add_node(0, element="C", mass=12.0)
+    graph.add_node(1, element="B", mass=11.0)
+    graph.add_edge(0, 1, bond=2, length=1.5)
+    batch = from_networkx(
+        [graph], node_labels="element", node_attributes="mass", edge_labels="bond", edge_attributes="length"
+    )
+    assert (batch.node_categories.ravel().tolist(), batch.node_attributes.ravel().tolist()) == ([1, 0], [12.0, 11.0])
+    assert (batch.edge_categories.ravel().tolist(), batch.edge_attributes.ravel().tolist()) == ([0, 0], [1.5, 1.5])
+
+
 def test_networkx_graphs_become_a_batch():
     first = nx.path_graph(["a", "b", "c"])
     nx.set_node_attributes(first, {"a": "C", "b": "N", "c": 6}, "atom")

@@ -55,8 +55,11 @@ def from_edge_lists(
     (array([3, 1]), (4,))
     """
     plain = []
-    for index, (edge_index, x) in enumerate(graphs):
+    for index, pair in enumerate(graphs):
         with naming_graph(index):
+            if not isinstance(pair, tuple | list) or len(pair) != 2:
+                raise _unexpected(pair, "a pair (edge_index, x) is needed")
+            edge_index, x = pair
             plain.append(plain_graph(edge_index, {"x": x}, {}))
     return join_graphs(plain, schema)
 
@@ -78,9 +81,13 @@ def from_pyg(data_list: Iterable[Any], schema: GraphSchema | None = None) -> Gra
         If a field is missing, or has the wrong shape or type, or the features differ, or a Batch cannot be taken apart;
         the message has the graph's index.
     """
+    if is_pyg_graph(data_list) and not is_pyg_batch(data_list):
+        raise single_graph(data_list)
     plain = []
     for index, data in enumerate(each_graph(data_list)):
         with naming_graph(index):
+            if not is_pyg_graph(data):
+                raise _unexpected(data, "a torch_geometric Data, or a Batch of them, is needed")
             plain.append(pyg_graph(data.to_dict()))
     return join_graphs(plain, schema)
 
@@ -102,6 +109,21 @@ def each_graph(items: Iterable[Any]) -> Iterator[Any]:
         except UnusableGraphError as error:
             raise UnusableGraphError(f"item {place}: {error}") from error
         yield from graphs
+
+
+def is_pyg_graph(item: Any) -> bool:
+    """Tell a torch_geometric Data, without importing torch_geometric."""
+    return hasattr(item, "edge_index") and hasattr(item, "to_dict")
+
+
+def is_networkx_graph(item: Any) -> bool:
+    """Tell a networkx graph, without importing networkx."""
+    return hasattr(item, "is_directed") and hasattr(item, "adj")
+
+
+def single_graph(item: Any) -> UnusableGraphError:
+    """Say that a graph was given where many are needed; what it is made of would be read as graphs."""
+    return UnusableGraphError(f"this is a single graph, of type {type(item).__name__}: put it in a list")
 
 
 def is_pyg_batch(item: Any) -> bool:
@@ -202,10 +224,10 @@ def to_pyg(batch: GraphBatch) -> list[Any]:
 def from_networkx(
     graphs: Iterable[Any],
     *,
-    node_labels: Sequence[str] = (),
-    node_attributes: Sequence[str] = (),
-    edge_labels: Sequence[str] = (),
-    edge_attributes: Sequence[str] = (),
+    node_labels: str | Sequence[str] = (),
+    node_attributes: str | Sequence[str] = (),
+    edge_labels: str | Sequence[str] = (),
+    edge_attributes: str | Sequence[str] = (),
     vocabularies: Vocabularies | None = None,
 ) -> GraphBatch:
     """Make a batch of networkx graphs, directed or not, simple or multigraphs, with node names of any kind.
@@ -216,9 +238,9 @@ def from_networkx(
     Parameters
     ----------
     graphs : iterable of networkx.Graph
-    node_labels, edge_labels : sequence of str
+    node_labels, edge_labels : str or sequence of str
         Attributes that become categories: texts, numbers or booleans.
-    node_attributes, edge_attributes : sequence of str
+    node_attributes, edge_attributes : str or sequence of str
         Attributes that become real-valued features.
     vocabularies : Vocabularies, optional
         The values of every categorical feature; those that occur in `graphs` by default.
@@ -229,10 +251,14 @@ def from_networkx(
         If a node or an edge lacks an attribute, or its value is of no use or not in the vocabulary; the message has
         the graph's index and the name of the node.
     """
-    names = AttributeNames(tuple(node_labels), tuple(node_attributes), tuple(edge_labels), tuple(edge_attributes))
+    if is_networkx_graph(graphs):
+        raise single_graph(graphs)
+    names = AttributeNames(*map(_names, (node_labels, node_attributes, edge_labels, edge_attributes)))
     labelled = []
     for index, graph in enumerate(graphs):
         with naming_graph(index):
+            if not is_networkx_graph(graph):
+                raise _unexpected(graph, "a networkx graph is needed")
             labelled.append(labelled_graph(graph, names))
     if vocabularies is None:
         vocabularies = Vocabularies.of_graphs(labelled, names)
@@ -274,6 +300,15 @@ def _refuse_joined(fields: Mapping[str, Any], n_nodes: int) -> None:
             f"these are {n_graphs} graphs joined to one, by the field batch or ptr: give them one by one, as "
             "Batch.to_data_list() does; or leave these fields out, if it is one graph"
         )
+
+
+def _names(names: str | Sequence[str]) -> tuple[str, ...]:
+    return (names,) if isinstance(names, str) else tuple(names)
+
+
+def _unexpected(item: Any, needed: str) -> UnusableGraphError:
+    entries = f" of {len(item)} entries" if isinstance(item, tuple | list) else ""
+    return UnusableGraphError(f"this is of type {type(item).__name__}{entries}; {needed}")
 
 
 def _size(value: Any) -> int:

@@ -6,7 +6,14 @@ from typing import Any, Literal, Protocol, TypeAlias
 
 import numpy as np
 
-from wegl_dask.convert import each_graph, is_pyg_batch, pyg_graph
+from wegl_dask.convert import (
+    each_graph,
+    is_networkx_graph,
+    is_pyg_batch,
+    is_pyg_graph,
+    pyg_graph,
+    single_graph,
+)
 from wegl_dask.graphs import (
     GraphBatch,
     GraphSchema,
@@ -281,7 +288,7 @@ def _items(graphs: Any) -> Iterator[Any]:
         yield from each_graph(graphs)
         return
     if not isinstance(graphs, tuple | list) and _kind_of(graphs) is not None:
-        raise UnusableGraphError(f"this is a single graph, of type {type(graphs).__name__}: put it in a list")
+        raise single_graph(graphs)
     try:
         iterator = iter(graphs)
     except TypeError:
@@ -295,9 +302,9 @@ def _kind_of(item: Any) -> Kind | None:
     """Tell what a graph is without importing the library that it is of."""
     if isinstance(item, GraphBatch):
         return "batch"
-    if hasattr(item, "edge_index") and hasattr(item, "to_dict"):
+    if is_pyg_graph(item):
         return "pyg"
-    if hasattr(item, "is_directed") and hasattr(item, "adj"):
+    if is_networkx_graph(item):
         return "networkx"
     if isinstance(item, Mapping):
         return "ogb"
