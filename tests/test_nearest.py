@@ -124,6 +124,12 @@ def test_columns_of_the_run_are_shown_of_the_neighbours(embedded_run):
     assert one["num_nodes"].tolist() == found["num_nodes"].tolist()
 
 
+def test_columns_may_come_from_an_iterator(embedded_run):
+    found = nearest.neighbours(embedded_run("mutag"), "g7", 2, columns=iter(["num_nodes"]))
+    assert found.equals(nearest.neighbours(embedded_run("mutag"), "g7", 2, columns=["num_nodes"]))
+    assert "num_nodes" in found.column_names
+
+
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 def test_bounds_hold_for_vectors_as_they_are_stored(write_embedded_run, mutag_wasserstein, dtype):
     found = frame(nearest.neighbours(write_embedded_run("mutag", dtype=dtype), k=187))
@@ -202,6 +208,7 @@ def test_close_graphs_are_all_pairs_within_the_threshold(embedded_run, mutag_was
         ({"graph_ids": 1}, "^1, of type int, is no id: ids are texts, those of the column graph_id, such as '1'"),
         ({"graph_ids": ["g0", np.int64(2)]}, "of type int64, is no id: .* such as '2'"),
         ({"k": 0}, "k = 0; at least one neighbour"),
+        ({"search": "exhaustiv"}, "^search = 'exhaustiv'; it is one of auto, exhaustive, index"),
         ({"columns": ["smiles"]}, "has no column smiles; there are graph_id"),
         ({"columns": ["rank", "label", "distance"]}, "^distance, rank: a column of the result has that name itself"),
         ({"vectors": np.zeros((2, 3))}, r"vectors have the shape \(2, 3\); \(n, \d+\) is needed"),

@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -96,7 +96,9 @@ def neighbours(
     """
     if k < 1:
         raise WeglError(f"k = {k}; at least one neighbour must be asked for")
-    columns = [columns] if isinstance(columns, str) else columns
+    if search not in get_args(Search):
+        raise WeglError(f"search = {search!r}; it is one of {', '.join(get_args(Search))}")
+    columns = [columns] if isinstance(columns, str) else list(columns)
     if clash := sorted(OWN_COLUMNS.intersection(columns)):
         raise WeglError(
             f"{', '.join(clash)}: a column of the result has that name itself; give the run's column another name in the "
