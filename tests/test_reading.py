@@ -127,6 +127,7 @@ def test_columns_can_be_chosen(tmp_path):
     ]
     found = read_embeddings(str(tmp_path), columns=["smiles", "graph_id"])
     assert found.rows.to_pydict() == {"graph_id": ["g0", "g1"], "smiles": ["C", "CC"]}
+    assert read_embeddings(str(tmp_path), columns=iter(["smiles", "graph_id"])).rows.equals(found.rows)
     bare = read_embeddings(str(tmp_path), columns=[])
     assert bare.X.shape == (2, 6)
     for name in ("graph_id", "y", "split", "num_nodes", "transport_cost"):

@@ -150,7 +150,9 @@ def read_embeddings(
     form = common_format(data, names, footers)
     rows_before = np.cumsum([0, *(footer.num_rows for footer in footers)])
     X = np.empty((int(rows_before[-1]), form.width), dtype=np.float32)
-    chosen = _chosen_columns(form, [columns] if isinstance(columns, str) else columns, data)
+    # Gone through more than once.
+    wanted = columns if columns is None else [columns] if isinstance(columns, str) else list(columns)
+    chosen = _chosen_columns(form, wanted, data)
 
     def read(part: int) -> pa.Table:
         return _read_part(data, names[part], form, chosen, X[rows_before[part] : rows_before[part + 1]])
