@@ -7,6 +7,7 @@ import pickle
 import subprocess
 import sys
 import warnings
+from operator import attrgetter
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -590,6 +591,14 @@ def test_a_model_has_the_tables_of_a_job_file(mutag, tmp_path):
         )
     )
     assert known | {"reference.points", "reference.max_nodes"} == {*JOB_KEYS.values(), "projection.fit_on"}
+
+
+def test_the_defaults_are_those_of_a_job_but_for_the_number_of_components():
+    spec = JobSpec.from_values({"source": {"kind": "tud", "root": "x", "name": "MUTAG"}, "output": {"path": "y"}})
+    of_a_job = {parameter: attrgetter(key)(spec) for parameter, key in JOB_KEYS.items()}
+    assert of_a_job["n_components"] is None
+    assert {name: WEGL().get_params()[name] for name in JOB_KEYS} == of_a_job | {"n_components": 20}
+    assert spec.projection.fit_on == "all"
 
 
 def _keys(table, prefix):

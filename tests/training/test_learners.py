@@ -136,7 +136,9 @@ def test_a_split_size_below_twice_the_leaf_is_no_constraint(make_problem):
 
 def test_the_other_grids_are_the_papers(make_problem):
     problem = make_problem("binary")
-    boosting = [c for group in learner_of("gradient-boosting", problem).groups() for c in group]
+    groups = learner_of("gradient-boosting", problem).groups()
+    assert len(groups) == 9
+    boosting = [c for group in groups for c in group]
     assert {c["max_iter"] for c in boosting} == {25, 50, 100, 150, 200}
     assert {c["max_depth"] for c in boosting} == {1, 3, 5}
     assert {c["min_samples_leaf"] for c in boosting} == {1, 2, 5}
