@@ -70,9 +70,11 @@ def test_the_readme_of_the_package_states_what_was_measured():
     assert f"the others {ratios['baseline.py']:.1f} and {ratios['published']:.1f} times" in section
     one, many = kept["scale"]["sizes"]["1 copies"], kept["scale"]["sizes"]["25 copies"]
     assert f"{many['graphs']:,} graphs, 25 copies of it, take {many['seconds']:.0f} s" in section
-    assert f"has {many['worker_peak_mb']:.0f} MB, and {one['worker_peak_mb']:.0f} MB with one copy" in section
+    assert (
+        f"the larger has {many['worker_peak_mb']:.0f} MB, and {one['worker_peak_mb']:.0f} MB with one copy" in section
+    )
     published = 1e6 * median(kept["molhiv"]["sides"]["published"]["seconds"]) / one["graphs"]
-    assert f"a graph takes {many['microseconds_a_graph']:.0f} us; the published code" in section
+    assert f"In such a long run a graph takes {many['microseconds_a_graph']:.0f} us; the published code" in section
     assert (
         f"takes {published:,.0f} us for each of the one copy, {published / many['microseconds_a_graph']:.0f} times"
         in section
@@ -84,6 +86,8 @@ def test_the_readme_of_the_package_states_what_was_measured():
 
 def test_references_from_samples_are_as_good_as_those_from_all_nodes():
     """As the package's README says; a reference that is farther from the nodes is so by less than seeds differ."""
+    text = " ".join((FOLDER.parents[1] / "README.md").read_text(encoding="utf-8").split())
+    assert f"centres of {NODES_A_POINT:,} for each point are as near to all nodes as centres of all" in text
     found = json.loads((FOLDER / "results" / "sampling.json").read_text(encoding="utf-8"))["data_sets"]
     for one in found.values():
         of_all, of_sample = one["samples"]["all"], one["samples"].get(str(NODES_A_POINT))
@@ -105,9 +109,9 @@ def test_the_section_on_neighbours_states_what_was_measured():
         assert one["bound_broken"] == 0
     small, large = (one["seconds"] for one in found["queries"]["searches"])
     assert (
-        f"takes {1e3 * small['scan_1']:.0f} ms in memory, one among a million vectors {large['scan_1']:.1f} s, and one of a "
-        f"thousand at a time {small['scan_1000']:.1f} ms and {large['scan_1000']:.0f} ms; a thousand by the index take "
-        f"{small['index_1000']:.0f} s and {large['index_1000']:.0f} s with its construction"
+        f"takes {1e3 * small['scan_1']:.0f} ms in memory, one among a million vectors {large['scan_1']:.1f} s. Of a thousand "
+        f"queries at a time each takes {small['scan_1000']:.1f} ms and {large['scan_1000']:.0f} ms. By an approximate index "
+        f"(`--search index`) all thousand take {small['index_1000']:.0f} s and {large['index_1000']:.0f} s"
     ) in text
 
 
@@ -130,7 +134,7 @@ def test_the_worked_example_follows_from_what_was_measured():
     assert round(scheduling["median_milliseconds"], 1) == 1000 * TASK_SECONDS
     assert f"take {1000 * TASK_SECONDS:g} ms a task ([scheduling.py]" in section
     assert f"four stages of {n_shards:,} tasks are {4 * n_shards * TASK_SECONDS / 60:.0f} minutes" in section
-    assert f"25,500 tasks a stage, {4 * 25_500 * TASK_SECONDS / 60:.0f} minutes" in section
+    assert f"25,500 tasks a stage, {4 * 25_500 * TASK_SECONDS / 60:.0f} minutes for all four" in section
     one, most = (kept["scale"]["sizes"][f"{copies} copies"] for copies in (1, 100))
     a_shard = 1e6 * (most["client_peak_mb"] - one["client_peak_mb"]) / (most["shards"] - one["shards"])
     assert f"{a_shard / 1e3:.0f} kB a shard" in section

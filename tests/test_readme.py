@@ -9,12 +9,15 @@ import os
 import re
 import shlex
 import shutil
+import tomllib
 from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 
+from wegl_dask import locks
+from wegl_dask.claims import PERFORMANCE_REPORT_NAME
 from wegl_dask.cli import main
 from wegl_dask.errors import JobFileError, TooManyRejectedError, WeglError
 from wegl_dask.reading import read_embeddings
@@ -46,6 +49,11 @@ def tables(text):
     return [[cell.strip() for cell in row.strip("|").split("|")] for row in rows if not set(row) <= set("|-: ")]
 
 
+def words():
+    """The README without its line ends."""
+    return " ".join(README.read_text(encoding="utf-8").split())
+
+
 def section(title):
     return README.read_text(encoding="utf-8").partition(f"\n## {title}\n")[2].partition("\n## ")[0]
 
@@ -75,11 +83,14 @@ def default(key):
 
 
 def without_times(text):
-    """Leave out of a command's output what differs between two runs: times, speeds, and sizes by the versions in them."""
+    """Leave out of a command's output what differs between two runs.
+
+    These are times, speeds, sizes by the versions in them, and what a slow machine says before a stage is done.
+    """
     text = re.sub(r"[\d,.]+ graphs/s", "# graphs/s", text)
     text = re.sub(r"(\d+ min )?[\d.]+ s\b", "# s", text)
     text = re.sub(r"[\d.]+ MB", "# MB", text)
-    return [line for line in text.strip().splitlines() if line]
+    return [line for line in text.strip().splitlines() if line and not line.endswith((" so far", " left"))]
 
 
 def test_the_output_of_the_first_command_is_what_it_prints(quickstart):
@@ -91,8 +102,14 @@ def test_the_commands_at_the_top_are_those_of_this_package():
     first, tests, *_ = (text for text, _ in blocks("sh"))
     assert "'.[molecules]' && .venv/bin/wegl-dask run jobs/quickstart.toml" in first
     assert "'.[test]' && .venv/bin/pytest" in tests
-    extras = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
-    assert all(f"\n{extra} = [" in extras for extra in ("molecules", "test"))
+
+
+def test_the_extras_are_those_of_the_package():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    (sentence,) = re.findall(r"What is optional comes with extras:.*?`reproduce runtime`\)\.", words())
+    named = set(re.findall(r"`([a-z0-9]+)`", sentence))
+    assert named | {"test"} == set(project["optional-dependencies"])
+    assert f"Python {project['requires-python'].removeprefix('>=')} or newer" in words()
 
 
 def test_the_code_runs_in_its_order_and_prints_what_is_shown(quickstart, monkeypatch, tmp_path):
@@ -104,6 +121,10 @@ def test_the_code_runs_in_its_order_and_prints_what_is_shown(quickstart, monkeyp
     trained = CliRunner().invoke(main, shlex.split(command)[1:])
     assert trained.exit_code == 0, trained.output
     compare(*("\n".join(without_times(text)) for text in (trained.stdout, text_after(start))), command)
+    folder = tmp_path / "runs" / "quickstart" / "train" / "ridge"
+    listed = set(re.findall(r"^- `(\S+)`,", section("Training"), re.MULTILINE)) - {"split", "cv"}
+    assert listed == {path.name for path in folder.iterdir()}
+    assert pq.read_schema(folder / "predictions.parquet").names == ["graph_id", "fold", "y", "score"]
     names = {}
     for code, start in blocks("python"):
         if NEEDS_DATA not in code:
@@ -211,6 +232,23 @@ def test_the_commands_are_all_there():
     assert named == set(main.commands)
 
 
+def takers(option, group=main):
+    return {name for name, command in group.commands.items() if any(option in each.opts for each in command.params)}
+
+
+def test_the_commands_that_take_an_option_are_those_that_are_named():
+    def named(pattern):
+        (found,) = re.findall(pattern, words())
+        return set(re.findall(r"`(\w+)`", found))
+
+    assert named(r"([^.]*) take `--set TABLE") | named(r"; (`train`) takes it") == takers("--set")
+    assert named(r"([^.]*) take `--overwrite`") == takers("--overwrite")
+    assert named(r"([^.]*) take `--log-json`") == takers("--log-json")
+    assert named(r"with an option of ([^.]*)\.") == takers("--scheduler")
+    (of_several,) = re.findall(r"`reproduce (\w+)` is table 1 and `reproduce (\w+)` .*? both take `--address`", words())
+    assert {"tud", *of_several} == takers("--address", main.commands["reproduce"])
+
+
 def test_the_exit_codes_are_those_of_the_errors():
     rows = tables(section("The command"))
     codes = {int(row[0]) for row in rows if row[0].isdigit()}
@@ -236,6 +274,33 @@ def test_the_columns_of_a_part_are_those_that_are_listed(quickstart):
     for name, shown in listed.items():
         found = str(schema.field(name).type)
         assert found in shown or (name == "embedding" and found.startswith("fixed_size_list<element: float")), name
+
+
+def test_the_metadata_of_a_part_are_those_that_are_listed(quickstart):
+    metadata = pq.read_schema(quickstart.folder / "runs/quickstart/data/part-00000.parquet").metadata
+    assert (metadata[b"n_points"], metadata[b"dimension"], metadata[b"seed"]) == (b"16", b"20", b"0")
+    assert (metadata[b"label_kind"], metadata[b"class_names"], metadata[b"task_names"]) == (b'"target"', b"[]", b"[]")
+    assert {b"versions", b"model"} <= metadata.keys()
+    assert "has N (`n_points`), d (`dimension`), the seed, the kind of the labels" in words()
+
+
+def test_the_page_of_dasks_report_has_the_name_that_is_said():
+    assert f"`output.performance_report` adds `{PERFORMANCE_REPORT_NAME}`" in words()
+
+
+def test_locks_on_an_object_store_count_as_long_as_is_said():
+    assert (
+        "counts as running for another minute; for the rest of an hour, both commands watch for 15 seconds" in words()
+    )
+    assert "on an object store a minute after its death" in words()
+    assert (locks.DEAD_AFTER, locks.CLOCKS_DIFFER, locks.WATCHED * locks.RENEWED_EVERY) == (60, 3600, 15)
+
+
+def test_of_every_source_that_has_labels_it_says_what_counts_as_a_class():
+    rows = [row for row in tables(section("Sources")) if row[0].startswith("`") and row[0] != "`source.kind`"]
+    kinds = [kind for row in rows for kind in re.findall(r"`(\w+)`", row[0])]
+    # Shards have what their labels are with them.
+    assert sorted(kinds) == sorted(set(source_kinds()) - {"graph_parquet"})
 
 
 def test_links_lead_somewhere():

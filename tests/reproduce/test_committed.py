@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from wegl_dask.folders import Folder
+from wegl_dask.memory import EXACT_PAIR_BYTES
 from wegl_dask.reproduce import (
     molhiv,
     molhiv_results,
@@ -21,6 +22,7 @@ from wegl_dask.reproduce import (
 from wegl_dask.reproduce.numbers import mean_and_deviation
 from wegl_dask.reproduce.runtime_methods import Timing
 from wegl_dask.reproduce.tud import papers_number
+from wegl_dask.spec import TransportTable
 
 RESULTS = Path(__file__).parents[2] / "jobs" / "paper" / "results"
 
@@ -81,6 +83,17 @@ def test_the_table_of_solvers(tmp_path):
     sinkhorn_results.write_results(folder, molecules, growth, kept["how"])
     assert is_committed(folder, "sinkhorn.md")
     assert is_committed(folder, "sinkhorn.json")
+
+
+def test_the_readme_says_how_far_the_exact_solver_was_found_to_be_the_faster():
+    growth = json.loads((RESULTS / "sinkhorn.json").read_text(encoding="utf-8"))["growth"]
+    seconds = {each["regularization"]: dict(zip(each["sizes"], each["seconds"], strict=False)) for each in growth}
+    default = seconds[TransportTable().regularization]
+    compared = [size for size, entropic in default.items() if entropic is not None]
+    assert all(seconds[None][size] < default[size] for size in compared)
+    text = " ".join((RESULTS.parents[2] / "README.md").read_text(encoding="utf-8").split())
+    assert f"up to {max(compared):,} points, as far as it was measured, the exact solver is faster" in text
+    assert f"an exact one takes {EXACT_PAIR_BYTES} bytes a pair of points" in text
 
 
 def _tuple(value):
