@@ -83,7 +83,7 @@ def debug_bytes(path):
     )
 
 
-def test_the_packages_of_the_image_take_less_than_700_mb(stages, requirements):
+def test_the_packages_of_the_image_take_less_than_700_mb(stages, requirements, deploy):
     script = stages[0][-1]
     removed = re.findall(r"uninstall --quiet --yes ([a-z -]+?) &&", script)[0].split()
     installed = closure(requirements)
@@ -104,6 +104,7 @@ def test_the_packages_of_the_image_take_less_than_700_mb(stages, requirements):
             if any(fnmatch.fnmatch(str(file), pattern) for pattern in stripped):
                 total -= debug_bytes(file.locate())
     assert 500_000_000 < total < LIMIT, f"{total / 1e6:.0f} MB"
+    assert f"take less than {LIMIT / 1e6:.0f} MB" in " ".join((deploy / "README.md").read_text().split())
 
 
 def test_what_the_image_leaves_out_is_not_imported_by_what_a_job_imports(stages):
