@@ -158,8 +158,7 @@ class Progress:
     def _speed(self, seconds: float) -> list[str]:
         if not self._rows or seconds <= 0:
             return []
-        speed = self._rows / seconds
-        return [f"{speed:,.0f} graphs/s" if speed >= 10 else f"{speed:.2g} graphs/s"]
+        return [format_speed(self._rows / seconds)]
 
     def _time_left(self, seconds: float) -> list[str]:
         remaining = self._total - self._already - self._parts
@@ -200,6 +199,17 @@ def note(line: str) -> None:
     with contextlib.suppress(OSError):
         sys.stderr.write(f"{line}\n")
         sys.stderr.flush()
+
+
+def format_speed(graphs_per_second: float) -> str:
+    """Render how many graphs there are a second.
+
+    Examples
+    --------
+    >>> format_speed(2370.4), format_speed(0.3636)
+    ('2,370 graphs/s', '0.36 graphs/s')
+    """
+    return f"{graphs_per_second:{',.0f' if graphs_per_second >= 10 else '.2g'}} graphs/s"
 
 
 def counted(number: int, noun: str) -> str:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import click
 
 from wegl_dask.errors import WeglError
-from wegl_dask.progress import Progress, counted, format_bytes, format_seconds
+from wegl_dask.progress import Progress, counted, format_bytes, format_seconds, format_speed
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -36,7 +36,7 @@ def status(out: str) -> None:
         speed = ""
         if stage.speed is not None:
             left = format_seconds(stage.speed.seconds_left)
-            speed = f", {stage.speed.graphs_per_second:,.0f} graphs/s, {left} left"
+            speed = f", {format_speed(stage.speed.graphs_per_second)}, {left} left"
         parts = "part" if total == "1" else "parts"
         click.echo(f"{stage.name}: {total} {parts}{graphs}, {format_seconds(stage.seconds)} of work{speed}")
         if missing:

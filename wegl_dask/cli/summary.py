@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from wegl_dask.progress import counted, format_bytes, format_seconds, one_line, shortened
+from wegl_dask.progress import counted, format_bytes, format_seconds, format_speed, one_line, shortened
 from wegl_dask.spec import JobSpec
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def print_summary(spec: JobSpec, summary: "RunSummary") -> None:
     total = sum(summary.stage_seconds.values())
     # Of a run that was continued, or a few parts that were made anew, it would count graphs that were there.
     is_whole = summary.parts_made >= (2 if embedded else 1) * summary.shards > 0
-    speed = f", {summary.rows / total:,.0f} graphs/s" if is_whole else ""
+    speed = f", {format_speed(summary.rows / total)}" if is_whole else ""
     say(f"seconds: {stages}; {format_seconds(total)} in all stages{speed}")
     folder = "data" if embedded else "graphs"
     made = f"{counted(summary.shards, 'part')} in {folder}/, {format_bytes(summary.n_bytes)}"
