@@ -26,6 +26,7 @@ from wegl_dask.cli import main, models
 from wegl_dask.cli.jobs import cluster_overrides
 from wegl_dask.errors import WeglError
 from wegl_dask.records import json_bytes
+from wegl_dask.sources import tud
 from wegl_dask.spec import JobSpec, documented_keys, read_job
 from wegl_dask.stopping import Stopped
 from wegl_dask.storage import RunFolder
@@ -190,6 +191,15 @@ def test_check_says_what_a_job_would_read_and_write(call, job, tmp_path):
         f"output: {tmp_path / 'out'}: a new folder",
     ]
     assert not (tmp_path / "out").exists()
+
+
+def test_check_downloads_a_data_set_that_is_not_there(call, job, monkeypatch, tmp_path):
+    shutil.make_archive(str(tmp_path / "web" / "SMALL"), "zip", tmp_path / "data")
+    monkeypatch.setattr(tud, "DOWNLOAD_URL", (tmp_path / "web").as_uri())
+    result = call("check", job, "--set", "source.root=new", "--set", "source.download=true")
+    assert result.exit_code == 0, result.stderr
+    assert "  2 rows, to be cut into 1 shard" in result.stdout.splitlines()
+    assert [path.name for path in (tmp_path / "new").iterdir()] == ["SMALL.zip"]
 
 
 @pytest.mark.parametrize(
