@@ -7,6 +7,7 @@ import pytest
 
 from wegl_dask.checking import check_job
 from wegl_dask.cli.jobs import shipped_jobs
+from wegl_dask.reproduce.paper import paper_cell
 from wegl_dask.spec import JobSpec, read_job
 
 JOBS = Path(__file__).parents[1] / "jobs"
@@ -69,6 +70,30 @@ def test_a_job_of_the_paper_says_where_it_is_in_the_paper(name):
     ]
     assert "Paper, " in " ".join(comments)
     assert "TUD Benchmark" in " ".join(comments) or "Implementation Details" in " ".join(comments)
+
+
+@pytest.mark.parametrize("name", PAPER)
+def test_a_job_of_the_paper_has_the_pooling_that_did_best_there(name):
+    models = {
+        "GBDT": "GBDT",
+        "random forest": "RF",
+        "SVM-RBF": "SVM-RBF",
+        "SVM-linear": "SVM-Linear",
+        "perceptron": "MLP",
+    }
+    text = (JOBS / "paper" / f"{name}.toml").read_text(encoding="utf-8")
+    found = {
+        (pooling, model): cell.mean
+        for pooling in ("concat", "average", "final")
+        for model, label in models.items()
+        if (cell := paper_cell(3, f"WEGL + {label}", name.upper(), pooling=pooling, metric="accuracy %"))
+    }
+    if not found:
+        assert name == "dd"
+        return
+    best, model = max(found, key=found.get)
+    assert f"{best} is its best here ({model}, {found[best, model]} %)" in text
+    assert read_job(JOBS / "paper" / f"{name}.toml").diffusion.pooling == best
 
 
 @pytest.mark.parametrize(
