@@ -21,7 +21,7 @@ from wegl_dask.claims import PERFORMANCE_REPORT_NAME
 from wegl_dask.cli import main
 from wegl_dask.errors import JobFileError, TooManyRejectedError, WeglError
 from wegl_dask.reading import read_embeddings
-from wegl_dask.sources import open_source
+from wegl_dask.sources import open_source, smiles
 from wegl_dask.sources.text_labels import MISSING
 from wegl_dask.spec import JobSpec, SmilesTable, documented_keys, source_kinds
 from wegl_dask.stopping import SIGNALS
@@ -198,6 +198,12 @@ def test_every_kind_of_source_has_a_table_that_can_be_read():
             spec = JobSpec.from_toml(f'{text}[output]\npath = "out"\n')
             kinds.append(spec.source.kind)
     assert sorted(kinds) == sorted(source_kinds())
+
+
+def test_the_endings_of_files_of_smiles_are_all_named():
+    paragraph = words().partition("**Molecules as SMILES**, in ")[2].partition("Several files")[0]
+    named = set(re.findall(r"`(\.\w+)`", paragraph))
+    assert named == {ending for name in smiles.ENDINGS for ending in (f".{part}" for part in name.split(".") if part)}
 
 
 def test_the_texts_that_are_gaps_are_those_that_it_names(tmp_path):

@@ -102,7 +102,7 @@ class MoleculeTable(FileTable):
 
     id_column: Text | None = Field(
         None,
-        description="Column (SDF: property) that holds the id. If not set: the second column of .smi files, else the row "
+        description="Column (SDF: property) that holds the id. If not set: the second column of .smi, .smiles and .txt files, else the row "
         "number.",
     )
     targets: list[Text] = Field([], description="Columns (SDF: properties) that hold the labels, in order.")
@@ -112,12 +112,13 @@ class MoleculeTable(FileTable):
 
 
 class SmilesTable(MoleculeTable):
-    """Molecules as SMILES, in .csv, .tsv, .smi, .parquet, the text files also as .gz, .bz2, .xz or .zst."""
+    """Molecules as SMILES, in .csv, .tsv, .smi, .smiles, .txt or .parquet; all but the last also as .gz, .bz2, .xz or .zst."""
 
     kind: Literal["smiles"]
     smiles_column: Text = Field("smiles", description="Column that holds the SMILES.")
     columns: list[Text] | None = Field(
-        None, description='Column names of a text file without a header; for .smi ["smiles", "id"] if not set.'
+        None,
+        description='Column names of a text file without a header; for .smi, .smiles and .txt ["smiles", "id"] if not set.',
     )
     delimiter: Character | None = Field(
         None, description="Character between two columns; by the file's ending if not set."

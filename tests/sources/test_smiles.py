@@ -233,6 +233,7 @@ def test_an_impossible_delimiter_is_one_error(delimiter):
         ("a.smi", b"C\n", {"columns": ["x"]}, r"^a\.smi has no column 'smiles'"),
         ("a.xlsx", b"PK", {}, r"^a\.xlsx ends in '\.xlsx'; SMILES are read from \.csv, \.tsv, \.smi"),
         ("a.parquet", b"", {}, r"^a\.parquet cannot be read as Parquet"),
+        ("a.parquet.gz", b"", {}, r"^a\.parquet\.gz is Parquet that was compressed once more: decompress it"),
         ("a.parquet", b"PAR1 no footer", {}, r"^a\.parquet cannot be read as Parquet"),
     ],
 )

@@ -22,7 +22,7 @@ from wegl_dask.spec import SmilesTable
 _DELIMITERS = {".csv": ",", ".tsv": "\t"}
 _LISTS = (".smi", ".smiles", ".txt")
 _TEXTS = (*_DELIMITERS, *_LISTS)
-_ENDINGS = (*_TEXTS, *(text + compression for text in _TEXTS for compression in COMPRESSIONS), ".parquet")
+ENDINGS = (*_TEXTS, *(text + compression for text in _TEXTS for compression in COMPRESSIONS), ".parquet")
 
 _COMPRESSION_RATIO = 4
 """Bytes of text in a byte of a compressed file, about."""
@@ -55,7 +55,7 @@ class SmilesSource:
 
     def pieces(self) -> Sequence[str]:
         """Name the files."""
-        pieces = expand(self.table.path, _ENDINGS)
+        pieces = expand(self.table.path, ENDINGS)
         for piece in pieces:
             self._file(piece)
         return pieces
@@ -148,6 +148,8 @@ class SmilesSource:
     def _file(self, piece: str) -> TextTable | ParquetTable:
         ending = ending_of(piece)
         if ending == ".parquet":
+            if compression_of(piece):
+                raise SourceError(f"{piece} is Parquet that was compressed once more: decompress it to a .parquet file")
             return ParquetTable(piece)
         if ending not in _TEXTS:
             raise SourceError(f"{piece} ends in {ending!r}; SMILES are read from {', '.join((*_TEXTS, '.parquet'))}")
