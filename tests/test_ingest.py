@@ -4,7 +4,16 @@ import pytest
 
 from wegl_dask.errors import TooManyRejectedError
 from wegl_dask.graphs import GraphSchema
-from wegl_dask.ingest import LARGEST_SHARD, SMALLEST_SHARD, ShardCensus, check_rejected, shard_size
+from wegl_dask.ingest import (
+    LARGEST_SHARD,
+    MOST_TASKS_A_UNIT,
+    SMALLEST_SHARD,
+    ShardCensus,
+    check_rejected,
+    divided,
+    most_tasks,
+    shard_size,
+)
 from wegl_dask.records import PartFile, PartRecord
 from wegl_dask.sources.base import Cut, LabelSchema, SourcePlan, Unit
 from wegl_dask.spec import JobSpec
@@ -42,6 +51,26 @@ def census():
 )
 def test_a_collection_is_cut_in_32_unless_the_shards_would_be_too_small_or_too_large(nodes, size):
     assert shard_size(nodes) == size
+
+
+@pytest.mark.parametrize(
+    ("n_units", "n_workers", "most"),
+    [(1, 1, 1), (1, 8, 8), (3, 8, 3), (8, 8, 1), (100, 8, 1), (1, 1000, MOST_TASKS_A_UNIT), (1, 0, 1), (0, 8, 1)],
+)
+def test_units_of_molecules_are_divided_where_there_are_fewer_than_workers(n_units, n_workers, most):
+    for kind in ("smiles", "sdf"):
+        source = {"kind": kind, "path": "a"}
+        spec = JobSpec.from_values({"source": source, "output": {"path": "out"}})
+        assert most_tasks(spec, n_units, n_workers) == most
+    assert most_tasks(job(), n_units, n_workers) == 1
+
+
+@pytest.mark.parametrize(("n_shards", "most"), [(0, 3), (1, 3), (3, 3), (7, 3), (40, 16)])
+def test_shards_are_divided_in_their_order_about_evenly(n_shards, most):
+    parts = divided(range(5, 5 + n_shards), most)
+    assert [shard for part in parts for shard in part] == list(range(5, 5 + n_shards))
+    assert len(parts) == min(n_shards, most)
+    assert not parts or max(map(len, parts)) - min(map(len, parts)) <= 1
 
 
 def test_a_census_sums_up_its_shards(census):

@@ -1,5 +1,6 @@
 """What a job is predicted to need, against what it needs."""
 
+import gzip
 import shutil
 from dataclasses import replace
 from types import SimpleNamespace
@@ -201,6 +202,20 @@ def test_a_stream_is_timed_by_its_first_shard(job, shared_data, tmp_path):
     assert tasks["ingest"].tasks == 1
     assert tasks["moments"].tasks == predicted.shards > TRIED_SHARDS
     assert predicted.graphs == 600
+
+
+@pytest.mark.parametrize(("workers", "tasks"), [(1, 1), (3, 3), (10, 6)])
+def test_a_compressed_file_of_molecules_is_divided_among_the_workers(tmp_path, workers, tasks):
+    path = tmp_path / "a.csv.gz"
+    path.write_bytes(gzip.compress(b"smiles\n" + b"CCCCC(=O)NCO\n" * 600 + b"CCNCCl\n" * 600))
+    source = {"kind": "smiles", "path": str(path), "nodes_per_shard": 1060}
+    values = {"source": source, "output": {"path": str(tmp_path / "out")}, "projection": {"components": 2}}
+    spec = JobSpec.from_values(values | {"reference": {"kind": "sample", "points": 4}})
+    predicted = forecast(spec, workers=workers, progress=unshown)
+    ingest = next(stage for stage in predicted.stages if stage.name == "ingest")
+    assert predicted.shards == 6
+    assert ingest.tasks == tasks
+    assert ingest.seconds == pytest.approx(ingest.work / tasks + planning.STAGE_SECONDS)
 
 
 def test_more_memory_than_a_worker_has_is_refused_with_both_numbers(job):

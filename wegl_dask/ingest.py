@@ -1,10 +1,12 @@
 """The stages scan, plan and ingest: from the source to canonical graph shards."""
 
 import json
+import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
+from itertools import pairwise
 from typing import Any, Literal
 
 from wegl_dask import tasks
@@ -33,6 +35,9 @@ from wegl_dask.worker_checks import own_versions
 SHARDS_WANTED = 32
 SMALLEST_SHARD, LARGEST_SHARD = 16_384, 131_072
 """Nodes in a shard, where the job does not say: the collection in `SHARDS_WANTED` pieces, within these bounds."""
+
+MOST_TASKS_A_UNIT = 16
+"""Among which a unit of molecules is divided at most: each reads over what comes before its own, from an object store too."""
 
 CutKey = tuple[str, str, str]
 """The piece of a cut, the hash of its content, and its place in the piece."""
@@ -332,11 +337,13 @@ def ingest(
         how = _how(spec, used, known)
         expected = _fingerprints(plan, how)
         records = dict(made) if made is not None else _find_made(run, expected, shards)
-        descriptors = []
-        for number, unit in enumerate(plan.units):
-            missing = tuple(cut.shard for cut in unit.cuts if cut.shard not in records)
-            if missing:
-                descriptors.append(tasks.IngestTask(number, shortened(unit.piece, tasks.LONGEST_NAME), missing))
+        missing = [tuple(cut.shard for cut in unit.cuts if cut.shard not in records) for unit in plan.units]
+        most = most_tasks(spec, sum(map(bool, missing)), run.n_threads)
+        descriptors = [
+            tasks.IngestTask(number, shortened(unit.piece, tasks.LONGEST_NAME), own)
+            for number, (unit, shards_of_unit) in enumerate(zip(plan.units, missing, strict=True))
+            for own in divided(shards_of_unit, most)
+        ]
         records |= run.make(
             "ingest",
             partial(
@@ -359,6 +366,30 @@ def ingest(
     if known is None and not census.total("graphs") and census.n_rows:
         raise SourceError(f"none of the {census.n_rows} rows of the source is a graph that can be embedded")
     return census
+
+
+def most_tasks(spec: JobSpec, n_units: int, n_workers: int) -> int:
+    """Say among how many tasks to divide the shards of a unit: one, unless workers would have nothing to do.
+
+    Each task has to read over what comes before its shards in a compressed file or a row group. Of molecules that is a
+    hundredth of the work that is to be done on them, and of other graphs most of it.
+    """
+    if not isinstance(spec.source, MoleculeTable) or not n_units:
+        return 1
+    return min(max(1, math.ceil(n_workers / n_units)), MOST_TASKS_A_UNIT)
+
+
+def divided(shards: Sequence[int], most: int) -> list[tuple[int, ...]]:
+    """Divide shards into ranges of about the same length, so many at most.
+
+    Examples
+    --------
+    >>> divided(range(5), 2), divided([7], 2), divided([], 2)
+    ([(0, 1), (2, 3, 4)], [(7,)], [])
+    """
+    n = min(most, len(shards))
+    edges = [len(shards) * i // n for i in range(n + 1)] if n else []
+    return [tuple(shards[start:stop]) for start, stop in pairwise(edges)]
 
 
 def shard_inputs(spec: JobSpec, plan: SourcePlan, known: KnownRows, used: UsedAttributes) -> dict[int, str]:

@@ -17,7 +17,8 @@ a stage's own steps. Of the stages,
 
 scan        is a task a piece; if there are many pieces, some are tried
 ingest      is a task a unit, which for a stream that cannot be entered in the middle holds all shards: then the first
-            is timed and the unit takes its seconds times its shards
+            is timed and the unit takes its seconds times its shards; units of molecules are divided among as many tasks
+            as the job divides them among
 merge       reads every result of the stage before it once, 16 a task
 reference   adds E c (m' - m) to what it took, with E epochs of k-means, c the seconds of a row in a mini-batch, and m
             and m' the points of the tried shards and of the job, and it adds what it imports
@@ -42,7 +43,7 @@ from wegl_dask.claims import JOB_NAME, changed_keys
 from wegl_dask.errors import JobFileError, SourceError
 from wegl_dask.fit import MERGE_FAN_IN, Fit, memory_needed, sample_size
 from wegl_dask.fitting import largest_sample, most_nodes
-from wegl_dask.ingest import ShardCensus, check_plan, shard_size
+from wegl_dask.ingest import ShardCensus, check_plan, divided, most_tasks, shard_size
 from wegl_dask.local_client import memory_of_a_worker
 from wegl_dask.memory import (
     FORKED,
@@ -253,11 +254,12 @@ class _Source:
         """Number of shards."""
         return round(self.scale * len(self._cuts))
 
-    @property
-    def units(self) -> int:
-        """Number of tasks of the ingest."""
-        missing = [unit for unit in self.plan.units if any(cut.shard not in self.known for cut in unit.cuts)]
-        return round(self.scale * len(missing))
+    def ingest_tasks(self, spec: JobSpec, workers: int) -> tuple[float, float]:
+        """Say how many units the ingest has to read, and how many tasks that is."""
+        missing = [[cut.shard for cut in unit.cuts if cut.shard not in self.known] for unit in self.plan.units]
+        n_units = self.scale * sum(map(bool, missing))
+        most = most_tasks(spec, round(n_units), workers)
+        return n_units, self.scale * sum(len(divided(shards, most)) for shards in missing)
 
     def tried(self) -> list[int]:
         """Choose the shards that are tried: evenly, and the first of every stream that some are taken from."""
@@ -356,8 +358,9 @@ def _assemble(spec: JobSpec, source: _Source, trial: Trial, workers: int, limit:
 
     if source.pieces:
         add("scan", source.pieces, source.scan_seconds / source.scanned)
-    if source.units:
-        add("ingest", source.units, _unit_seconds(source.plan.units, trial))
+    n_units, n_tasks = source.ingest_tasks(spec, workers)
+    if n_units:
+        add("ingest", n_tasks, _unit_seconds(source.plan.units, trial) * n_units / n_tasks)
     fitted = scale * len(trial.of_stage("moments"))
     add("moments", fitted, mean("moments"))
     merged = sum(math.ceil(fitted / MERGE_FAN_IN**level) for level in range(1, _levels(fitted) + 1))

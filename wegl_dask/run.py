@@ -144,7 +144,7 @@ class Run:
         self.lock.ensure_held()
         done: list[int] = []
         n_parts = sum(len(task.indices) for task in descriptors)
-        under_way = sum(self.client.nthreads().values()) * n_parts / len(descriptors)
+        under_way = self.n_threads * n_parts / len(descriptors)
         with self.progress(stage, n_parts) as progress:
             outcomes = run_stage(
                 self.client,
@@ -196,6 +196,11 @@ class Run:
             self._account(stage, records)
             records |= self.make(stage, function, [task for task in descriptors if task.index not in records])
         return {task.index: records[task.index] for task in descriptors}
+
+    @property
+    def n_threads(self) -> int:
+        """Tasks that the workers that are there do at a time."""
+        return sum(self.client.nthreads().values())
 
     def _account(self, stage: str, records: Mapping[int, PartRecord]) -> None:
         self.work[stage] = self.work.get(stage, Work()).plus(Work.of(records.values()))

@@ -57,6 +57,11 @@ class TrialRun(Run):
 
     tried: list[TriedTask] = field(default_factory=list)
 
+    @property
+    def n_threads(self) -> int:
+        """One task at a time."""
+        return 1
+
     def intact(self, stage: str, records: Mapping[int, PartRecord], *, without: str = "") -> dict[int, PartRecord]:
         """Take the parts as they are: they were made a moment ago."""
         del stage, without

@@ -1,10 +1,12 @@
 """Whole jobs: the same bytes every time, every row accounted for, and values that follow from the files alone."""
 
 import dataclasses
+import gzip
 import json
 
 import numpy as np
 import ot
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from distributed import Client
@@ -347,3 +349,39 @@ def check_rows(job, table, recomputed, nodes, edges):
     found = np.array(data.column("embedding").to_pylist(), dtype=np.float32)
     np.testing.assert_allclose(found, phi, rtol=1e-5, atol=1e-5 * np.abs(phi).max())
     assert data.column("num_nodes").to_pylist() == [len(features) for features in nodes]
+
+
+@pytest.mark.parametrize("ending", ["csv.gz", "parquet"])
+def test_a_file_that_is_one_unit_is_read_by_all_workers_to_the_same_bytes(run, contents, tmp_path, monkeypatch, ending):
+    molecules = ["C" * (1 + i % 7) + "O" * (i % 3) for i in range(9000)]
+    path = tmp_path / f"a.{ending}"
+    if ending == "parquet":
+        pq.write_table(pa.table({"smiles": molecules}), path)
+    else:
+        path.write_bytes(gzip.compress("\n".join(["smiles", *molecules]).encode()))
+    handed_out = []
+    original = run_module.run_stage
+
+    def note(client, stage, function, descriptors, **options):
+        if stage == "ingest":
+            handed_out.append([task.indices for task in descriptors])
+        return original(client, stage, function, descriptors, **options)
+
+    monkeypatch.setattr(run_module, "run_stage", note)
+    outs = [tmp_path / "all", tmp_path / "one"]
+    for out, n_threads in zip(outs, (5, 1), strict=True):
+        monkeypatch.setattr(run_module.Run, "n_threads", n_threads)
+        run(
+            {
+                "source": {"kind": "smiles", "path": str(path), "nodes_per_shard": 20_000},
+                "reference": {"kind": "normal", "points": 3},
+                "projection": {"components": 2},
+                "output": {"path": str(out)},
+            }
+        )
+    by_all, by_one = handed_out
+    assert len(by_one) == 1
+    assert len(by_all) == min(5, len(by_one[0])) > 1
+    assert [shard for indices in by_all for shard in indices] == list(by_one[0])
+    for subfolder in ("graphs", "data"):
+        assert contents(outs[0], subfolder) == contents(outs[1], subfolder)

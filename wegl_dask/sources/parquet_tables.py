@@ -84,20 +84,25 @@ class ParquetTable:
                 or hash_row_groups(file.metadata, stream, groups, columns) != where["hash"]
             ):
                 raise changed_since_scan(self.name, "holds other rows")
-            rows = self._rows(file, groups, columns, first_row=where["group_row"])
-            next_row = where["group_row"]
+            next_row = where["first_row"]
+            rows = self._rows(file, groups, columns, first_row=where["group_row"], start=next_row)
             for cut in cuts:
                 skipped = cut.where["first_row"] - next_row
                 yield cut, islice(rows, skipped, skipped + cut.n_rows)
                 next_row = cut.where["first_row"] + cut.n_rows
 
-    def _rows(self, file: pq.ParquetFile, groups: range, names: Sequence[str], *, first_row: int) -> Iterator[Row]:
+    def _rows(
+        self, file: pq.ParquetFile, groups: range, names: Sequence[str], *, first_row: int, start: int = 0
+    ) -> Iterator[Row]:
+        """Read rows from number `start` on, of row groups whose first has the number `first_row`."""
         batches = file.iter_batches(_ROWS_PER_BATCH, row_groups=list(groups), columns=list(names))
         while True:
             with self._explained():
                 batch = next(batches, None)
                 if batch is None:
                     return
+                passed_over = min(max(0, start - first_row), batch.num_rows)
+                batch, first_row = batch.slice(passed_over), first_row + passed_over
                 columns = [_texts(batch.column(name)) for name in names]
             for row in zip(*columns, strict=True):
                 # A value that is no text is a reason why there is none.
