@@ -1,6 +1,4 @@
-"""Texts are found as Python finds them in a list, at a cost that hardly grows with the number that they are among."""
-
-import time
+"""Texts are found as Python finds them in a list."""
 
 import pyarrow as pa
 from hypothesis import example, given
@@ -24,14 +22,3 @@ def test_texts_are_found_where_they_are_in_ascending_order(texts, wanted):
     assert found.positions(pa.array(wanted, pa.string())).tolist() == expected
     chunks = pa.chunked_array([wanted[:1], wanted[1:]], pa.string())
     assert found.positions(chunks).tolist() == expected
-
-
-def test_many_looks_at_many_texts_take_less_time_than_sorting_them_once():
-    texts = pa.array([f"molecule-{i * 7919 % 300_000}" for i in range(300_000)])
-    started = time.process_time()
-    sorted_texts = SortedTexts.of([texts])
-    sorting = time.process_time() - started
-    started = time.process_time()
-    for _ in range(20):
-        assert (sorted_texts.positions(texts[:50]) >= 0).all()
-    assert time.process_time() - started < sorting

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from wegl_dask.canonical import canonical_reference, round_to_grid, squared_distances
-from wegl_dask.errors import WeglError
+from wegl_dask.errors import SettingsError, WeglError
 from wegl_dask.graphs import IntArray
 from wegl_dask.imports import uncollected
 from wegl_dask.projection import Moments
@@ -115,11 +115,11 @@ def sample_dtype(kind: ReferenceKind) -> type[np.floating[Any]]:
 
 
 def as_sample(points: FloatMatrix, dtype: type[np.floating[Any]]) -> npt.NDArray[np.floating[Any]]:
-    """Bring points into the type of a sample; ValueError where one is too large for it."""
+    """Bring points into the type of a sample; SettingsError where one is too large for it."""
     largest = float(max(points.max(initial=0.0), -points.min(initial=0.0)))
     most = float(np.finfo(dtype).max)
     if largest > most:
-        raise ValueError(
+        raise SettingsError(
             f"a node embedding has an entry of {largest:.1e}; {most:.1e} is the most that k-means, in single precision, can "
             "take: set projection.standardize = true, lower diffusion.layers, or scale the attributes"
         )
