@@ -3,6 +3,7 @@ import logging
 import os
 import re
 import socket
+import ssl
 import threading
 import time
 
@@ -113,6 +114,25 @@ def test_a_scheduler_that_goes_away_while_it_is_asked_is_one_message(question, t
         open_client(scheduler(address)),
     ):
         pass
+
+
+@pytest.mark.parametrize(
+    ("code", "said", "reason"),
+    [
+        (10, "certificate has expired", "its certificate has expired: make new ones"),
+        (19, "self-signed", r"its certificate is not of the authority in tls_ca_file \(self-signed\)"),
+    ],
+)
+def test_what_is_wrong_with_a_certificate_is_said(monkeypatch, code, said, reason):
+    cause = ssl.SSLCertVerificationError(1, "certificate verify failed")
+    cause.verify_code, cause.verify_message = code, said
+
+    async def refuse(*_):
+        raise CommClosedError("in <TLS>") from cause
+
+    monkeypatch.setattr(scheduler_client, "_ask_for_kind", refuse)
+    with pytest.raises(WeglError, match=f"cannot reach the scheduler at tcp://127.0.0.1:1: {reason}"):
+        open_client(scheduler("tcp://127.0.0.1:1")).__enter__()
 
 
 def test_a_worker_is_no_scheduler(two_workers):

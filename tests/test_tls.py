@@ -1,4 +1,6 @@
+import os
 import socket
+import ssl
 import subprocess
 from pathlib import Path
 
@@ -33,6 +35,32 @@ def test_certificates_of_the_table_serve_in_every_role(certificates):
         files = found.get_tls_config_for_role(role)
         assert files["cert"] == str(certificates / "ours" / "tls.crt")
         assert files["key"] == str(certificates / "ours" / "tls.key")
+
+
+def validity(certificate):
+    said = subprocess.run(
+        ["openssl", "x509", "-in", certificate, "-noout", "-startdate", "-enddate"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    start, end = (ssl.cert_time_to_seconds(line.partition("=")[2]) for line in said.stdout.splitlines())
+    return round((end - start) / 86400)
+
+
+def test_certificates_are_valid_for_a_year_or_as_many_days_as_are_named(certificates, tmp_path):
+    subprocess.run([CERTIFICATES, tmp_path / "short"], env={**os.environ, "DAYS": "30"}, check=True)
+    for folder, days in ((certificates / "ours", 365), (tmp_path / "short", 30)):
+        assert [validity(folder / name) for name in ("ca.crt", "tls.crt")] == [days, days]
+
+
+def test_what_hinders_openssl_is_shown(tmp_path):
+    environment = {**os.environ, "DAYS": "never"}
+    done = subprocess.run(
+        [CERTIFICATES, tmp_path / "none"], env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1
+    assert "never" in done.stderr
 
 
 def test_a_key_may_be_in_the_file_of_its_certificate(certificates, tmp_path):

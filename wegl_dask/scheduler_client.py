@@ -39,6 +39,9 @@ SOON_SECONDS = 1
 
 WORKERS_SECONDS = 600
 CLOSE_SECONDS = 10
+EXPIRED = 10
+"""What OpenSSL calls X509_V_ERR_CERT_HAS_EXPIRED."""
+
 LOST_LOOKS = 2
 """Looks in turn that find no worker, before that is said: one may be on its way."""
 
@@ -230,6 +233,8 @@ def _reason(address: str, error: BaseException) -> str:
     cause: BaseException | None = error
     while cause is not None:
         match cause:
+            case ssl.SSLCertVerificationError(verify_code=code) if code == EXPIRED:
+                return "its certificate has expired: make new ones"
             case ssl.SSLCertVerificationError():
                 return f"its certificate is not of the authority in tls_ca_file ({cause.verify_message})"
             case ssl.SSLError() | ConnectionResetError() if address.startswith("tls"):
