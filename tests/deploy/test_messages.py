@@ -60,3 +60,21 @@ def test_every_message_that_is_explained_is_said_by_the_package(page, said):
         fixed = [piece.strip(" .,:;`") for piece in pieces]
         missing = [piece for piece in fixed if len(piece.split()) > 2 and piece not in said]
         assert not missing, message
+
+
+def test_the_page_on_kubernetes_has_the_numbers_of_the_manifests():
+    folder = ROOT / "deploy" / "kubernetes"
+    page = " ".join((folder / "README.md").read_text(encoding="utf-8").split())
+    client = (folder / "plain" / "client.yaml").read_text(encoding="utf-8")
+    for said, file, set_there in (
+        ("The Job starts it again, up to ten times", client, "backoffLimit: 10\n"),
+        ("The Job is removed a day after its end", client, f"ttlSecondsAfterFinished: {24 * 60 * 60}\n"),
+        ("exit code 2) and too many rejected rows (3) end it at once", client, "operator: In, values: [2, 3]}"),
+        (
+            "failed when it has cost more than three workers",
+            (folder / "shared" / "settings.env").read_text(encoding="utf-8"),
+            "ALLOWED_FAILURES=3\n",
+        ),
+    ):
+        assert said in page
+        assert set_there in file
