@@ -1,5 +1,6 @@
 from collections import Counter
 
+import pyarrow as pa
 import pytest
 
 from wegl_dask.errors import TooManyRejectedError
@@ -15,6 +16,7 @@ from wegl_dask.ingest import (
     shard_size,
 )
 from wegl_dask.records import PartFile, PartRecord
+from wegl_dask.row_ranges import first_repeated, row_ranges
 from wegl_dask.sources.base import Cut, LabelSchema, SourcePlan, Unit
 from wegl_dask.spec import JobSpec
 
@@ -43,6 +45,22 @@ def census():
         "reasons": {"too large": 1, "no nodes": 1},
     }
     return ShardCensus(plan, {0: record(0, rejected=1, **one), 1: record(1, rejected=2, **two)})
+
+
+@pytest.mark.parametrize(
+    ("parts", "found"),
+    [
+        ([], None),
+        ([{"a": [[0, 4]]}, {"b": [[0, 4]]}, {"a": [[4, 5], [7, 9]]}, {"a": [[5, 7]]}], None),
+        ([{"a": [[0, 4]]}, {"a": [[3, 5]]}], ("a", 3)),
+        ([{"a": [[0, 9]]}, {"a": [[2, 3]]}], ("a", 2)),
+        ([{"a": [[5, 6]]}, {"a": [[0, 9]]}], ("a", 5)),
+        # As `row_ranges` has rows that occur twice in one table.
+        ([row_ranges([pa.table({"source_file": ["a"] * 4, "source_row": [6, 2, 3, 2]})])], ("a", 2)),
+    ],
+)
+def test_a_row_that_occurs_twice_is_found_wherever_it_does(parts, found):
+    assert first_repeated(parts) == found
 
 
 @pytest.mark.parametrize(

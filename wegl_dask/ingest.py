@@ -22,6 +22,7 @@ from wegl_dask.model_files import MODEL_JSON
 from wegl_dask.points import NodeSettings
 from wegl_dask.progress import shortened
 from wegl_dask.records import PART_FOLDERS, PartRecord, part_path, record_path
+from wegl_dask.row_ranges import first_repeated
 from wegl_dask.run import Run
 from wegl_dask.sources import open_source, reading_packages, require_reading_packages
 from wegl_dask.sources.base import Cut, SourcePlan
@@ -499,4 +500,11 @@ def _check_counts(spec: JobSpec, census: ShardCensus) -> None:
             raise SourceError(
                 f"shard {shard} was planned with {rows[shard]} rows and read with {found}: the input changed while it was read"
             )
+    # Graph shards say themselves where their rows come from; by that a row is told from every other.
+    repeated = first_repeated(record.extra["source_rows"] for record in census.records.values())
+    if repeated is not None:
+        raise SourceError(
+            f"row {repeated[1]} of {repeated[0]} (source_row, source_file) occurs several times in the source, and a row may occur "
+            "once: read shards that were made of the same input in separate jobs, or give them another source_file"
+        )
     check_rejected(spec, census.n_rows, census.reasons)

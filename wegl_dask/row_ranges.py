@@ -36,6 +36,27 @@ def row_ranges(tables: Iterable[pa.Table]) -> RowRanges:
     return result
 
 
+def first_repeated(parts: Iterable[RowRanges]) -> tuple[str, int] | None:
+    """Find a row that several parts have, or one part several times: its source file and its number.
+
+    Examples
+    --------
+    >>> first_repeated([{"a": [[0, 3]], "b": [[7, 9]]}, {"a": [[3, 4]], "b": [[8, 9]]}])
+    ('b', 8)
+    """
+    of_file: dict[str, list[list[int]]] = {}
+    for part in parts:
+        for name, ranges in part.items():
+            of_file.setdefault(name, []).extend(ranges)
+    for name, ranges in of_file.items():
+        ends = np.array([each[:2] for each in ranges], dtype=np.int64)
+        starts, stops = ends[np.lexsort(ends.T[::-1])].T
+        repeated = np.flatnonzero(starts[1:] < stops[:-1])
+        if len(repeated):
+            return name, int(starts[repeated[0] + 1])
+    return None
+
+
 def rows_among(rows: pa.Table, ranges: Mapping[str, Sequence[Sequence[int]]]) -> npt.NDArray[np.bool_]:
     """Mark the rows of a table that are in some of the ranges, of which what follows two numbers does not matter.
 

@@ -273,6 +273,18 @@ def test_a_graph_shard_that_is_cut_off_is_one_line(wegl, tmp_path, out):
 # --- The output folder ---
 
 
+def test_graph_shards_of_the_same_rows_are_one_line_that_names_the_first(wegl, tu_job, out, tmp_path):
+    job = tu_job()
+    assert wegl(job).code == 0
+    (tmp_path / "both").mkdir()
+    for name in ("a", "b"):
+        shutil.copy(out / "graphs" / "part-00000.parquet", tmp_path / "both" / f"{name}.parquet")
+    source = {"kind": "graph_parquet", "path": str(tmp_path / "both")}
+    ended = wegl({**job, "source": source, "output": {"path": f"{out}-2"}})
+    assert ended.code == 1
+    assert "row 0 of PATHS (source_row, source_file) occurs several times in the source" in ended.line
+
+
 def test_an_output_folder_that_cannot_be_written_is_one_line(wegl, tu_job, tmp_path):
     (tmp_path / "file").write_text("in the way")
     result = wegl(tu_job(), "--set", f"output.path={tmp_path / 'file' / 'out'}")
