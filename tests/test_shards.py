@@ -406,9 +406,21 @@ def replacing(column, values, value_type):
         ("edge_target", [[1, 0, 2, 1], [0]], pa.list_(pa.int32()), "column edge_target: row 1 has 1 values"),
         ("edge_source", [None, []], pa.list_(pa.int32()), "part-00000.parquet, column edge_"),
         ("node_attributes", [[0.5, None, 1.0], [8.0]], pa.list_(pa.float32()), "node_attributes has null values"),
-        ("edge_source", [[2**31, 1, 1, 2], []], pa.list_(pa.int64()), "part-00000.parquet: Integer value 2147483648"),
-        ("num_nodes", ["three", "one"], pa.string(), "Failed to parse string: '"),
-        ("num_nodes", [3.5, 1.0], pa.float64(), "Float value 3.5"),
+        ("edge_source", [[2**31, 1, 1, 2], []], pa.list_(pa.int64()), "column edge_source: Integer value 2147483648"),
+        ("num_nodes", ["three", "one"], pa.string(), "column num_nodes: Failed to parse string: '"),
+        ("num_nodes", [3.5, 1.0], pa.float64(), "column num_nodes: Float value 3.5"),
+        (
+            "graph_id",
+            [b"\xff", b"a"],
+            pa.binary(),
+            "column graph_id: Invalid UTF8 payload; values that fit the type string",
+        ),
+        (
+            "split",
+            [{"a": 1}, None],
+            pa.struct({"a": pa.int64()}),
+            "column split: Unsupported cast from struct<a: int64>",
+        ),
         (
             "graph_id",
             ["a", None],
@@ -427,7 +439,10 @@ def test_columns_that_do_not_fit_one_another_are_named(column, values, value_typ
 
 @pytest.mark.parametrize(
     ("values", "value_type", "words"),
-    [(["three", "one"], pa.string(), "Failed to parse string: '"), ([3.5, 1.0], pa.float64(), "Float value 3.5")],
+    [
+        (["three", "one"], pa.string(), "column num_nodes: Failed to parse string: '"),
+        ([3.5, 1.0], pa.float64(), "column num_nodes: Float value 3.5"),
+    ],
 )
 def test_numbers_of_nodes_that_are_none_are_told_of_when_a_shard_is_planned(values, value_type, words, shard_file):
     rewritten(shard_file, replacing("num_nodes", values, value_type))

@@ -282,7 +282,7 @@ def read_shard(file: ShardFile, row_range: tuple[int, int] | None = None) -> Sha
     with _reading(file) as (name, parquet):
         schema, labels, extra = _check_schema(parquet.schema_arrow, name)
         table = _read_rows(parquet, row_range or (0, parquet.metadata.num_rows), name)
-        table = _typed(table, schema, labels, extra)
+        table = _typed(table, schema, labels, extra, name)
         _check_rows_are_named(table, name)
         _check_labels(table.column("label").combine_chunks(), labels, name)
         rows, unnamed = table.select([*ROW_COLUMNS, *extra]), _unnamed(parquet.schema_arrow, name)
@@ -407,7 +407,9 @@ def _unnamed(found: pa.Schema, name: str) -> RowRanges:
         ) from None
 
 
-def _typed(table: pa.Table, schema: GraphSchema, labels: LabelSchema, extra: dict[str, pa.DataType]) -> pa.Table:
+def _typed(
+    table: pa.Table, schema: GraphSchema, labels: LabelSchema, extra: dict[str, pa.DataType], name: str
+) -> pa.Table:
     """Order and cast the columns as `shard_table` writes them; other programs write wider types than it does."""
     node_categories = pa.from_numpy_dtype(_category_dtype(schema.node_category_counts))
     edge_categories = pa.from_numpy_dtype(_category_dtype(schema.edge_category_counts))
@@ -426,7 +428,18 @@ def _typed(table: pa.Table, schema: GraphSchema, labels: LabelSchema, extra: dic
         "edge_attributes": pa.list_(pa.float32()),
         **extra,
     }
-    return table.select(list(types)).cast(pa.schema(types))
+    return pa.table({column: _cast(table, column, types[column], name) for column in types}, schema=pa.schema(types))
+
+
+def _cast(table: pa.Table, column: str, wanted: pa.DataType, name: str) -> pa.ChunkedArray:
+    try:
+        return table.column(column).cast(wanted)
+    except pa.ArrowException as error:
+        what = " ".join(str(error).split())
+        raise SourceError(
+            f"{name}, column {column}: {what}; values that fit the type {wanted} are needed there: restore the file, or cast "
+            "the column"
+        ) from error
 
 
 def _read_rows(parquet: pq.ParquetFile, row_range: tuple[int, int], name: str) -> pa.Table:
@@ -487,7 +500,7 @@ def _check_rows_are_named(table: pa.Table, name: str) -> None:
 
 def _node_counts(table: pa.Table, name: str) -> IntArray:
     # Other programs write other types of numbers.
-    column = table.column("num_nodes").cast(pa.int32()).combine_chunks()
+    column = _cast(table, "num_nodes", pa.int32(), name).combine_chunks()
     counts: IntArray = column.fill_null(-1).to_numpy().astype(np.int64)
     bad = np.flatnonzero(counts < 0)
     if len(bad):
