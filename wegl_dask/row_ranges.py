@@ -49,6 +49,8 @@ def first_repeated(parts: Iterable[RowRanges]) -> tuple[str, int] | None:
         for name, ranges in part.items():
             of_file.setdefault(name, []).extend(ranges)
     for name, ranges in of_file.items():
+        if len(ranges) == 1:  # as every one of a million files with a graph each
+            continue
         ends = np.array([each[:2] for each in ranges], dtype=np.int64)
         starts, stops = ends[np.lexsort(ends.T[::-1])].T
         repeated = np.flatnonzero(starts[1:] < stops[:-1])

@@ -35,6 +35,8 @@ _MOL_BLOCK = "mol block"
 class SdfSource:
     """The source ``kind = "sdf"``.
 
+    A last record without the line ``$$$$`` is rejected if it has properties, or some are asked for: they may be cut off.
+
     Attributes
     ----------
     table : SdfTable
