@@ -284,6 +284,20 @@ def test_a_file_with_other_objects_is_not_loaded(make_problem, write_problem):
         load_estimators(folder, "mlp")
 
 
+def test_a_model_that_was_not_trained_is_named_with_those_that_were(make_problem, write_problem, tmp_path):
+    folder = write_problem(make_problem("regression"))
+    with pytest.raises(WeglError, match="has no trained model 'ridge'; there is none: train it with"):
+        load_estimators(folder, "ridge")
+    for model in ("svm-rbf", "ridge"):
+        folder.write(f"train/{model}/model.skops", b"")
+    with pytest.raises(
+        WeglError, match=f"^{folder.url} has no trained model 'forest'; there are svm-rbf, ridge: train"
+    ):
+        load_estimators(folder, "forest")
+    with pytest.raises(WeglError, match="there is none: train it with"):
+        load_estimators(tmp_path / "missing", "ridge")
+
+
 def archive(name, text):
     file = io.BytesIO()
     with zipfile.ZipFile(file, "w") as content:

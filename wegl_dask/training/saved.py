@@ -11,7 +11,7 @@ import skops.io
 
 from wegl_dask.errors import WeglError
 from wegl_dask.folders import Folder
-from wegl_dask.training.names import MODEL_FILE, training_folder
+from wegl_dask.training.names import MODEL_FILE, MODEL_NAMES, training_folder
 
 TRUSTED_TYPES = frozenset(
     {
@@ -72,7 +72,14 @@ def load_estimators(run: Folder | str | os.PathLike[str], model: str) -> dict[st
     """
     run = run if isinstance(run, Folder) else Folder(os.fspath(run))
     name = f"{training_folder(model)}/{MODEL_FILE}"
-    content = run.read(name)
+    content = run.read_if_there(name)
+    if content is None:
+        there = [each for each in MODEL_NAMES if MODEL_FILE in run.listing(training_folder(each))]
+        listed = ", ".join(there)
+        raise WeglError(
+            f"{run.location()} has no trained model {model!r}; there {f'are {listed}' if there else 'is none'}: train it with  "
+            "wegl-dask train"
+        )
     with _damage_explained(run.location(name)):
         strangers = set(skops.io.get_untrusted_types(data=content)) - TRUSTED_TYPES
     if strangers:
