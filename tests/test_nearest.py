@@ -315,6 +315,15 @@ def test_the_command_lists_pairs_and_counts_them_aside(embedded_run):
     assert result.stderr == "1 pair\n"
 
 
+@pytest.mark.parametrize("exact", [False, True])
+def test_the_command_prints_a_table_where_there_is_no_pair(embedded_run, monkeypatch, exact):
+    arguments = ["similar", embedded_run("mutag"), "--threshold", 0, *(["--exact"] if exact else [])]
+    some = command(*arguments).stdout.splitlines()
+    monkeypatch.setattr(nearest, "close_pairs", lambda *_: iter(()))
+    none = command(*arguments)
+    assert (none.stdout.splitlines(), none.stderr) == (some[:1], "0 pairs\n")
+
+
 @pytest.mark.parametrize(
     ("arguments", "message", "code"),
     [

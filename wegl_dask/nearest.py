@@ -184,6 +184,7 @@ def similar(
     vectors = _gathered(rows, spread)
     ids = pa.concat_tables([table for _, table in rows.tables(("graph_id",))]).column(0)
     found = close_pairs(vectors, threshold)
+    schema = _pairs_schema(exact=exact)
     for first, second, distance in _together(found, PAIRS_AT_A_TIME) if exact else found:
         pairs = {
             "first_row": first,
@@ -193,7 +194,23 @@ def similar(
             "distance": distance,
             "bound": spread.bound(first, second, distance),
         }
-        yield pa.table(pairs | ({"wasserstein": _wasserstein(rows, first, second)} if exact else {}))
+        if exact:
+            pairs["wasserstein"] = _wasserstein(rows, first, second)
+        yield pa.table(pairs, schema=schema)
+
+
+def no_pairs(*, exact: bool) -> pa.Table:
+    """Make the table of `similar` where there is no pair."""
+    return _pairs_schema(exact=exact).empty_table()
+
+
+def _pairs_schema(*, exact: bool) -> pa.Schema:
+    columns = {
+        **dict.fromkeys(("first_row", "second_row"), pa.int64()),
+        **dict.fromkeys(("first_id", "second_id"), pa.string()),
+        **dict.fromkeys(("distance", "bound"), pa.float64()),
+    }
+    return pa.schema({**columns, "wasserstein": pa.float64()} if exact else columns)
 
 
 def _together(

@@ -97,12 +97,16 @@ def similar(out: str, threshold: float, *, exact: bool) -> None:
     distance is that of the embeddings. The 2-Wasserstein distance of the graphs is no more than bound; with --exact it
     is a column of its own.
     """
+    from wegl_dask.nearest import no_pairs  # noqa: PLC0415
     from wegl_dask.nearest import similar as find_similar  # noqa: PLC0415
 
     count = 0
     for found in find_similar(out, threshold, exact=exact):
         _print_table(found, header=not count)
         count += found.num_rows
+    if not count:
+        # A table without rows is one too, to the program that reads it.
+        _print_table(no_pairs(exact=exact), header=True)
     note(counted(count, "pair"))
 
 
