@@ -547,6 +547,29 @@ def test_equal_fits_are_saved_as_equal_bytes(mutag, tmp_path):
     assert one["fingerprint"] != two["fingerprint"]
 
 
+@pytest.mark.parametrize("values", [["atom"], {"atom": ["N", "C", "O"]}])
+@pytest.mark.parametrize("declared", [1, 3, 5])
+def test_a_schema_of_networkx_graphs_declares_as_many_categories_as_there_are_values(tmp_path, values, declared):
+    graphs = [nx.path_graph(3), nx.path_graph(2)]
+    for graph, atoms in zip(graphs, ("CNC", "ON"), strict=True):
+        nx.set_node_attributes(graph, dict(enumerate(atoms)), "atom")
+    wegl = WEGL(n_layers=1, n_points=2, node_labels=values, schema=GraphSchema((declared,)))
+    if declared != 3:
+        message = (
+            f"schema declares {declared} node categories, and 'atom' of the networkx graphs have 3 values: leave out schema, "
+            r"and give all values that there may be, as node_labels = \{'atom': \[...\]\}"
+        )
+        with pytest.raises(ValueError, match=message):
+            wegl.fit(graphs)
+        return
+    # Whatever is fitted can be stored, and read.
+    wegl.fit(graphs).save(tmp_path)
+    np.testing.assert_array_equal(WEGL.load(tmp_path).transform(graphs), wegl.transform(graphs))
+    np.testing.assert_array_equal(
+        wegl.set_params(schema=None).fit_transform(graphs), WEGL.load(tmp_path).transform(graphs)
+    )
+
+
 def test_a_model_keeps_the_values_of_networkx_graphs(tmp_path):
     def graph(*atoms):
         made = nx.path_graph(len(atoms))

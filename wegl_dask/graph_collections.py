@@ -120,6 +120,8 @@ def collect_graphs(
     ------
     UnusableGraphError
         If there are no graphs, or one cannot be read or embedded; the message has its index and the reason.
+    ValueError
+        If `schema` declares other numbers of categories than there are values of networkx graphs.
     """
     vocabularies = _GrowingVocabularies(names, node_values or {}, edge_values or {})
     reader = GraphReader(names, vocabularies, None if schema is None else schema_widths(schema))
@@ -127,7 +129,8 @@ def collect_graphs(
     tally = _Tally()
     schemas: list[tuple[GraphSchema, bool]] = []
     for first, found in reader.read(graphs):
-        batch = found if schema is None else with_schema(found, schema)
+        # The values of networkx graphs have their numbers for the time being.
+        batch = found if schema is None or vocabularies.used else with_schema(found, schema)
         batch = usable_graphs(
             batch, first=first, directed=directed, used=used_attributes(batch.schema, node_features, edge_features)
         )
@@ -140,8 +143,29 @@ def collect_graphs(
         form = GraphForm(schema or common_schema(schemas), names)
         return GraphCollection(form, tally.census(spool.digest), spool, _Renumbering((), ()))
     values, renumbering = vocabularies.settled()
+    if schema is not None:
+        _require_values(schema, values, names)
     form = GraphForm(schema or values.schema(names), names, values)
     return GraphCollection(form, tally.census(spool.digest, renumbering), spool, renumbering)
+
+
+def _require_values(schema: GraphSchema, values: Vocabularies, names: AttributeNames) -> None:
+    """Refuse categories of networkx graphs that stand for no value: none could be transformed, nor stored with the model."""
+    for kind, labels, declared, known in (
+        ("node", names.node_labels, schema.node_category_counts, values.node),
+        ("edge", names.edge_labels, schema.edge_category_counts, values.edge),
+    ):
+        counts = tuple(map(len, known))
+        if labels and declared != counts:
+            raise ValueError(
+                f"schema declares {_listed(declared)} {kind} categories, and {', '.join(map(repr, labels))} of the networkx "
+                f"graphs have {_listed(counts)} values: leave out schema, and give all values that there may be, as "
+                f"{kind}_labels = {{{labels[0]!r}: [...]}}"
+            )
+
+
+def _listed(counts: Sequence[int]) -> str:
+    return ", ".join(map(str, counts)) or "no"
 
 
 class _Tally:

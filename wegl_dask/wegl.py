@@ -109,7 +109,8 @@ class WEGL(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  #
         The features that graphs have, and the sizes of their vocabularies. By default a vocabulary reaches up to the
         largest category in the graphs of the fit, or is what a GraphBatch declares. Graphs with other categories are
         errors in `transform`, so give it where a part of the data may lack some, as in cross-validation. Each edge
-        category that is declared adds to the weight of self-connections, whether it occurs or not.
+        category that is declared adds to the weight of self-connections, whether it occurs or not. For networkx graphs
+        `node_labels` and `edge_labels` say which values there may be.
     node_labels, edge_labels : sequence of str, or mapping of str to sequence, default ()
         For networkx graphs: the attributes that are read as categories. A mapping also gives the values of each, where
         the graphs of the fit may lack some.
