@@ -216,6 +216,7 @@ def test_features_that_the_graphs_do_not_carry_are_refused(schema, names, words)
         (GraphSchema((3,), node_attribute_width=18), ("labels",), "none"),
         (GraphSchema(node_attribute_width=2, edge_attribute_width=1), ("attributes",), "none"),
         (GraphSchema(edge_category_counts=(4,)), ("degrees",), "labels"),
+        (GraphSchema(edge_category_counts=(0, 0)), ("degrees",), "none"),
     ],
 )
 def test_features_that_no_job_names_follow_from_what_the_graphs_carry(schema, expected, of_edges):

@@ -547,6 +547,26 @@ def test_equal_fits_are_saved_as_equal_bytes(mutag, tmp_path):
     assert one["fingerprint"] != two["fingerprint"]
 
 
+@pytest.mark.parametrize("components", [None, 2])
+def test_nodes_without_edges_keep_their_features_whatever_edges_would_be_labelled_by(components, tmp_path):
+    graphs = [nx.empty_graph(3), nx.empty_graph(2)]
+    for graph, atoms in zip(graphs, ("CNO", "NN"), strict=True):
+        nx.set_node_attributes(graph, dict(enumerate(atoms)), "atom")
+    arrays = [([[], []], [0, 1, 2], np.empty((0, 2), dtype=int)), ([[], []], [1, 1], np.empty((0, 2), dtype=int))]
+    of_networkx = {"node_labels": ["atom"], "edge_labels": ["bond"]}
+    for given, names in ((graphs, of_networkx), (arrays, {})):
+        settings = {"n_components": components, "n_points": 2, **names}
+        # A node is its own neighbour, of weight 1: layers change nothing.
+        expected = WEGL(n_layers=0, edge_features="none", **settings).fit_transform(given)
+        assert np.ptp(expected, axis=0).any()
+        wegl = WEGL(n_layers=3, **settings)
+        np.testing.assert_allclose(wegl.fit_transform(given), expected, atol=1e-6)
+        wegl.save(tmp_path)
+        np.testing.assert_array_equal(WEGL.load(tmp_path).transform(given), wegl.transform(given))
+        with pytest.raises(ValueError, match='edge_features = "labels": these graphs have no edge labels'):
+            WEGL(edge_features="labels", **settings).fit(given)
+
+
 @pytest.mark.parametrize("values", [["atom"], {"atom": ["N", "C", "O"]}])
 @pytest.mark.parametrize("declared", [1, 3, 5])
 def test_a_schema_of_networkx_graphs_declares_as_many_categories_as_there_are_values(tmp_path, values, declared):

@@ -72,7 +72,7 @@ def propagation_operator(batch: GraphBatch, edge_features: EdgeFeature = "none")
             channels = (_fill(column.astype(np.float64), virtual, spoke_weight) for column in batch.edge_attributes.T)
             weights, self_weights = _channel_weights(batch.n_nodes, source, target, channels)
         case "labels":
-            if not batch.schema.edge_category_counts:
+            if not any(batch.schema.edge_category_counts):
                 raise SettingsError('edges.features = "labels": these graphs have no edge labels')
             weights, self_weights = _label_weights(batch, source, target, virtual, spoke_weight)
     diagonal = np.arange(batch.n_nodes)

@@ -207,7 +207,8 @@ def default_features(schema: GraphSchema) -> tuple[str, ...]:
 
 def default_edge_features(schema: GraphSchema) -> Literal["labels", "none"]:
     """Choose edge features for graphs whose job names none: labels, if there are some."""
-    return "labels" if schema.edge_category_counts else "none"
+    # Of graphs without any edge a label has no value: without a channel nodes would have no weight of their own.
+    return "labels" if any(schema.edge_category_counts) else "none"
 
 
 def used_attributes(schema: GraphSchema, names: Sequence[str] | None, edge_features: str | None) -> UsedAttributes:

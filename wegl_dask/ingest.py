@@ -257,7 +257,7 @@ def check_plan(spec: JobSpec, plan: SourcePlan) -> None:
         )
     # As if there were all degrees: which there are is known when the graphs have been read.
     node_settings(spec, plan.schema, max_degree=spec.nodes.degree_clip)
-    tables = {"attributes": plan.schema.edge_attribute_width, "labels": len(plan.schema.edge_category_counts)}
+    tables = {"attributes": plan.schema.edge_attribute_width, "labels": sum(plan.schema.edge_category_counts)}
     wanted = spec.edges.features
     if wanted in tables and not tables[wanted]:
         raise JobFileError(f'edges.features = "{wanted}", and the edges of this source have no {wanted}')

@@ -119,7 +119,7 @@ class ModelDescription(_Checked):
                 raise ValueError(f"graphs of {self.graphs} have no {block}")
         channels = {
             "none": True,
-            "labels": bool(self.graphs.edge_category_counts),
+            "labels": any(self.graphs.edge_category_counts),
             "attributes": self.graphs.edge_attribute_width > 0,
             "weight": self.graphs.edge_attribute_width == 1,
         }
