@@ -537,6 +537,15 @@ def test_a_model_stays_when_the_one_that_is_to_take_its_place_cannot_be_written(
     np.testing.assert_array_equal(WEGL.load(tmp_path).reference_, first.reference_)
 
 
+def test_a_model_is_not_saved_where_it_would_hide_that_of_a_run(mutag, tmp_path):
+    (tmp_path / "job.toml").write_text("")
+    with pytest.raises(
+        WeglError, match=f"^{tmp_path} holds a run, whose model this is not: save to a folder of its own$"
+    ):
+        WEGL(n_points=3, reference="sample").fit(mutag.batch).save(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["job.toml"]
+
+
 def test_equal_fits_are_saved_as_equal_bytes(mutag, tmp_path):
     for name in ("one", "two"):
         WEGL(n_points=3, reference="sample").fit(mutag.batch).save(tmp_path / name)

@@ -17,6 +17,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import check_is_fitted
 
+from wegl_dask.errors import WeglError
 from wegl_dask.features import default_edge_features, default_features
 from wegl_dask.fitting import ProjectionMethod
 from wegl_dask.graph_collections import GraphCollection, collect_graphs
@@ -348,13 +349,19 @@ class WEGL(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  #
         Raises
         ------
         WeglError
-            If it cannot be written. On a local disk, a model that was there stays.
+            If it cannot be written, or is the folder of a run, or of its model, which it would hide or replace. On a local
+            disk, a model that was there stays.
         """
         check_is_fitted(self, "model_")
+        from wegl_dask.claims import JOB_NAME  # noqa: PLC0415
         from wegl_dask.folders import Folder  # noqa: PLC0415  Arrow and fsspec are slow to import
-        from wegl_dask.model_files import encode_model  # noqa: PLC0415
+        from wegl_dask.model_files import MODEL_JSON, encode_model  # noqa: PLC0415
 
         folder = Folder(os.fspath(path), storage_options or {})
+        around, _, name = folder.url.rpartition("/")
+        run = Folder(around or "/", folder.storage_options) if name == PurePosixPath(MODEL_JSON).parent.name else folder
+        if JOB_NAME in run.listing():
+            raise WeglError(f"{run.location()} holds a run, whose model this is not: save to a folder of its own")
         contents = encode_model(*self.model_.to_files(self._origin))
         folder.write_together({PurePosixPath(name).name: content for name, content in contents.items()})
 
