@@ -337,11 +337,14 @@ def test_a_row_in_the_place_of_a_rejected_one_is_refused(run, write_lines, folde
     assert ids(tmp_path / "out") == ["1", "3", "5"]
 
 
-def test_rows_that_have_no_id_are_rejected_where_rows_are_known_by_it(run, write_lines, folder_job, append, tmp_path):
+@pytest.mark.parametrize("nothing", ["", " ", '" \t\u3000"'])
+def test_rows_that_have_no_id_are_rejected_where_rows_are_known_by_it(
+    run, write_lines, folder_job, append, tmp_path, nothing
+):
     # Row 1 has no id, row 2 no columns: they are called by their numbers.
-    write_lines("a.csv", ["CCO,10", "CCN,", "broken", "CCC,1000"])
+    write_lines("a.csv", ["CCO,10", f"CCN,{nothing}", "broken", "CCC,1000"])
     run(folder_job(source={"max_rejected_fraction": 0.9}, **SMALL))
-    write_lines("b.csv", ["CCCl,1", "CCBr,2", "CCF,", "CCO,10", "also broken"])
+    write_lines("b.csv", ["CCCl,1", "CCBr,2", f"CCF,{nothing}", "CCO,10", "also broken"])
     b = f"source.path={tmp_path / 'in' / 'b.csv'}"
     summary = append(tmp_path / "out", b, "source.max_rejected_fraction=0.9", key="id")
     assert (summary.rows, summary.rejected) == (2, 2)

@@ -142,9 +142,11 @@ def build_shard(
                 rejected.append((number, str(number), values))
                 continue
             row_id, split, targets, extra = roles.apart(values)
-            if not row_id:
+            # White space alone tells rows apart no better than nothing does.
+            is_named = bool(row_id and not row_id.isspace())
+            if not is_named:
                 unnamed.append(number)
-            graph_id = row_id or str(number)
+            graph_id = str(row_id if is_named else number)
             try:
                 label = read_label(targets)
             except LabelError as error:
