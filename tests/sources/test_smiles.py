@@ -293,6 +293,12 @@ def test_targets_are_not_looked_at_in_the_scan_where_the_task_is_known():
     assert scan("a.csv", "auto", targets=["y"])[0]["survey"] == {"texts": ["1"], "all_numbers": True}
 
 
+def test_white_space_around_the_name_of_a_split_is_no_part_of_it(read):
+    write("a.csv", "smiles, fold\nC, train\nCC,train\nCCC,test \nCCCC, \nCCCCC,\n")
+    found = read("a.csv", split_column="fold")
+    assert found.rows["split"] == ["train", "train", "test", None, None]
+
+
 def test_cuts_are_units_of_their_own_and_those_of_a_compressed_file_one_unit(read):
     text = "smiles\n" + "CCCCCCCCCC\n" * 1000
     write("a.csv", text)

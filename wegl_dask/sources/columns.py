@@ -153,7 +153,7 @@ def build_shard(
                 rejected.append((number, graph_id, str(error)))
                 continue
             for column, value in zip(
-                columns, (graph_id, source_file, number, label, split or None, *extra), strict=True
+                columns, (graph_id, source_file, number, label, (split or "").strip() or None, *extra), strict=True
             ):
                 column.append(value)
             yield values[0] or ""
