@@ -97,6 +97,10 @@ class KnownRows:
         with folder.recording("known", self.append, self.fingerprint) as part:
             part.note(rows=rows, **notes)
 
+    def ids(self, folder: RunFolder) -> SortedTexts | None:
+        """Read the ids by which rows are known, if they are; once in a worker."""
+        return _known_ids(folder, self.n_shards, self.fingerprint) if self.key == "id" else None
+
     def leave_out(
         self,
         folder: RunFolder,
@@ -118,13 +122,13 @@ class KnownRows:
             If the input has changed in another way than by new rows.
         """
         known_places = _known(folder, self.append, self.fingerprint)
-        if self.key == "id":
+        ids = self.ids(folder)
+        if ids is not None:
             shard = _with_unnamed_rejected(shard, known_places)
         parts = [shard.rows.select(_KEYS), shard.rejected.select(_KEYS)]
         at_known_places = [rows_among(part, known_places) for part in parts]
         known = at_known_places
-        if self.key == "id":
-            ids = _known_ids(folder, self.n_shards, self.fingerprint)
+        if ids is not None:
             has_none = [rows_among(part, shard.unnamed) for part in parts]
             by_id = [ids.positions(part.column("graph_id")) >= 0 for part in parts]
             # Nor is a row without an id told from others by its place, except in a file that is read again.
@@ -132,11 +136,11 @@ class KnownRows:
             _require_new_places(parts, known, at_known_places)
         n_known = sum(int(mask.sum()) for mask in known)
         if not n_known:
-            return shard, 0
+            return shard, shard.n_passed_over
         if self.key == "row":
             before = ingest_shard(_chosen(shard, known), max_nodes=max_nodes, directed=directed, used=used)
             self._require_unchanged(folder, before, known_places)
-        return _chosen(shard, [~mask for mask in known]), n_known
+        return _chosen(shard, [~mask for mask in known]), n_known + shard.n_passed_over
 
     def _require_unchanged(self, folder: RunFolder, found: IngestedShard, places: Places) -> None:
         columns = tuple(found.rows.schema.names)

@@ -146,7 +146,8 @@ def ingest_unit(
     unit = Unit(whole.piece, tuple(cut for cut in whole.cuts if cut.shard in wanted))
     inputs = shard_fingerprints(plan, unit.cuts, how)
     n_graphs = 0
-    for source_shard in source.read(plan, unit):
+    known_ids = None if known is None else known.ids(folder)
+    for source_shard in source.read(plan, unit, known_ids=known_ids):
         # Reading it is most of the work on a shard, and was done before it is here.
         with folder.recording("ingest", source_shard.shard, inputs[source_shard.shard], since=begun) as part:
             new, n_known = source_shard, 0

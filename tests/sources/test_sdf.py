@@ -2,10 +2,12 @@ import gzip
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from wegl_dask.errors import SourceError
 from wegl_dask.molecules import MOLECULE_SCHEMA, graphs_from_smiles
+from wegl_dask.sorted_texts import SortedTexts
 from wegl_dask.sources.base import LabelSchema
 from wegl_dask.sources.paths import local_path
 from wegl_dask.sources.sdf import SdfSource
@@ -248,3 +250,12 @@ def test_a_file_without_records_has_no_cuts(content):
     made = source(write("a.sdf", content), targets=["y"])
     assert made.plan([made.scan("a.sdf", 1000)]).units == ()
     assert made.estimated_nodes() == 0
+
+
+def test_records_whose_ids_are_known_are_passed_over_unread():
+    write("a.sdf", record("CCO", "a") + "b\n\n\nbroken\nM  END\n$$$$\n" + record("CCN", "c"))
+    found = source("a.sdf", id_column="_Name")
+    plan = found.plan([found.scan("a.sdf", 10_000)])
+    (shard,) = found.read(plan, plan.units[0], known_ids=SortedTexts.of([pa.array(["b", "c"])]))
+    assert shard.rows.column("graph_id").to_pylist() == ["a"]
+    assert (shard.graphs.n_graphs, shard.rejected.num_rows, shard.n_passed_over) == (1, 0, 2)

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from wegl_dask.errors import JobFileError, SourceError
 from wegl_dask.molecules import MOLECULE_SCHEMA, graphs_from_smiles
+from wegl_dask.sorted_texts import SortedTexts
 from wegl_dask.sources.base import LabelSchema
 from wegl_dask.sources.smiles import SmilesSource
 from wegl_dask.spec import LookupTable, SmilesTable
@@ -358,3 +359,16 @@ def test_sizes_are_guessed_from_bytes_and_rows():
     pq.write_table(pa.table({"smiles": ["C"] * 40}), "a.parquet")
     assert SmilesSource(SmilesTable(kind="smiles", path="a.csv"), "auto").estimated_nodes() == 550
     assert SmilesSource(SmilesTable(kind="smiles", path="a.parquet"), "auto").estimated_nodes() == 1000
+
+
+def test_molecules_whose_ids_are_known_are_passed_over_unread():
+    """A row without an id is not known by its number; and what is not read is not rejected either."""
+    write("a.csv", "smiles,id\nCCO,a\nbroken(,b\nCCN,\nbroken(,c\n")
+    source = SmilesSource(SmilesTable(kind="smiles", path="a.csv", id_column="id"), "auto")
+    plan = source.plan([source.scan("a.csv", 10_000)])
+    known = SortedTexts.of([pa.array(["z", "b", "2"])])
+    (shard,) = source.read(plan, plan.units[0], known_ids=known)
+    assert shard.rows.column("graph_id").to_pylist() == ["a", "2"]
+    assert shard.graphs.node_counts.tolist() == [3, 3]
+    assert shard.rejected.column("graph_id").to_pylist() == ["c"]
+    assert (shard.n_passed_over, shard.unnamed) == (1, {"a.csv": [[2, 3]]})

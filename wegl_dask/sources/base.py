@@ -15,6 +15,7 @@ from wegl_dask.errors import SourceError
 from wegl_dask.graphs import GraphBatch, GraphSchema
 from wegl_dask.plain_graphs import describe_widths, schema_widths
 from wegl_dask.row_ranges import RowRanges
+from wegl_dask.sorted_texts import SortedTexts
 
 LabelKind = Literal["none", "class", "target", "tasks"]
 
@@ -204,6 +205,8 @@ class SourceShard:
         The rows that could not be turned into a graph, with the columns of `REJECTED_SCHEMA`.
     unnamed : dict of str to list
         Ranges of the rows, of either, to which the source gives no id: theirs is their number.
+    n_passed_over : int
+        Further rows, which have ids that are known.
     """
 
     shard: int
@@ -211,6 +214,7 @@ class SourceShard:
     rows: pa.Table
     rejected: pa.Table
     unnamed: RowRanges = field(default_factory=dict)
+    n_passed_over: int = 0
 
 
 class Source(Protocol):
@@ -228,8 +232,11 @@ class Source(Protocol):
     def plan(self, scans: Sequence[dict[str, Any]]) -> SourcePlan:
         """Put the scans of all pieces together, in their order, and number the shards."""
 
-    def read(self, plan: SourcePlan, unit: Unit) -> Iterator[SourceShard]:
-        """Read the cuts of one unit, in order. `plan.units` need not be filled in. Runs on a worker."""
+    def read(self, plan: SourcePlan, unit: Unit, *, known_ids: SortedTexts | None = None) -> Iterator[SourceShard]:
+        """Read the cuts of one unit, in order. `plan.units` need not be filled in. Runs on a worker.
+
+        Rows whose ids are among `known_ids` may be passed over, where it takes long to make graphs of them.
+        """
 
 
 def _describe(numbering: Mapping[str, Any]) -> str:

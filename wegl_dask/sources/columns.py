@@ -12,6 +12,7 @@ from wegl_dask.errors import SourceError
 from wegl_dask.graphs import GraphBatch
 from wegl_dask.molecules import MOLECULE_SCHEMA
 from wegl_dask.row_ranges import row_ranges
+from wegl_dask.sorted_texts import SortedTexts
 from wegl_dask.sources.base import REJECTED_SCHEMA, Cut, SourcePlan, SourceShard, Unit
 from wegl_dask.sources.text_labels import LabelError, LabelReader, LabelSurvey, label_schema
 from wegl_dask.spec import MoleculeTable
@@ -111,7 +112,14 @@ def plan_molecules(scans: Sequence[dict[str, Any]], table: MoleculeTable, task: 
 
 
 def build_shard(
-    shard: int, rows: Iterable[Row], *, plan: SourcePlan, roles: Roles, source_file: str, featurize: Featurizer
+    shard: int,
+    rows: Iterable[Row],
+    *,
+    plan: SourcePlan,
+    roles: Roles,
+    source_file: str,
+    featurize: Featurizer,
+    known_ids: SortedTexts | None,
 ) -> SourceShard:
     """Turn rows into graphs with their columns, and into the reasons for the rows that are none.
 
@@ -128,6 +136,8 @@ def build_shard(
         Name of the file, for the output.
     featurize : callable
         See `Featurizer`.
+    known_ids : SortedTexts, optional
+        Molecules whose ids are among them are passed over.
     """
     read_label = LabelReader(plan.labels, roles.targets)
     schema = plan.row_schema()
@@ -159,7 +169,13 @@ def build_shard(
             yield values[0] or ""
 
     # Not in turns: a row takes a buffer of kilobytes, before which malloc sorts all that RDKit's last molecule has freed.
-    graphs, refused = featurize(list(molecules()))
+    read = list(molecules())
+    n_read = len(read)
+    if known_ids is not None:
+        is_known = known_ids.positions(pa.array(columns[0], pa.string())) >= 0
+        new = np.flatnonzero(~is_known | np.isin(columns[2], unnamed)).tolist()
+        read, *columns = [[values[position] for position in new] for values in (read, *columns)]
+    graphs, refused = featurize(read)
     graph_ids, numbers = columns[0], columns[2]
     rejected.extend((numbers[index], graph_ids[index], reason) for index, reason in refused.items())
     rejected.sort()
@@ -178,6 +194,7 @@ def build_shard(
             schema=REJECTED_SCHEMA,
         ),
         row_ranges([pa.table({"source_file": [source_file] * len(unnamed), "source_row": unnamed})]),
+        n_read - len(read),
     )
 
 

@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 from wegl_dask.errors import SourceError
 from wegl_dask.graphs import GraphSchema, IntArray, offsets_from_counts
 from wegl_dask.shards import ShardSummary, read_shard, summarize_shard
+from wegl_dask.sorted_texts import SortedTexts
 from wegl_dask.sources._cuts import cut_by_nodes, shard_loads
 from wegl_dask.sources._hashes import cut_fingerprint, hash_row_groups
 from wegl_dask.sources._text import changed_since_scan
@@ -114,7 +115,7 @@ class GraphParquetSource:
             details={"schema_of_files": first["content"]["schema"], **first["numbering"]},
         )
 
-    def read(self, plan: SourcePlan, unit: Unit) -> Iterator[SourceShard]:
+    def read(self, plan: SourcePlan, unit: Unit, *, known_ids: SortedTexts | None = None) -> Iterator[SourceShard]:
         """Read rows of one file.
 
         Raises
@@ -122,6 +123,7 @@ class GraphParquetSource:
         SourceError
             If the file is damaged or is not what it was when it was scanned.
         """
+        del known_ids
         start, stop = unit.cuts[0].where["start"], unit.cuts[-1].where["stop"]
         stored = read_shard(_shard_file(unit.piece), (start, stop))
         if not _is(stored.graphs.schema, plan.details["schema_of_files"]):

@@ -14,6 +14,7 @@ from wegl_dask.checksums import fingerprint
 from wegl_dask.errors import SourceError
 from wegl_dask.labelled_graphs import AttributeNames, LabelledGraph, Vocabularies, labelled_graph
 from wegl_dask.plain_graphs import UnusableGraphError
+from wegl_dask.sorted_texts import SortedTexts
 from wegl_dask.sources._collected import CollectedGraph, collected_shard
 from wegl_dask.sources._cuts import cut_by_nodes, shard_loads
 from wegl_dask.sources._label_kinds import Labels, decide_labels, encode_labels, read_labels, tally_labels
@@ -152,8 +153,9 @@ class NetworkxSource:
         )
         return replace(plan, units=units)
 
-    def read(self, plan: SourcePlan, unit: Unit) -> Iterator[SourceShard]:
+    def read(self, plan: SourcePlan, unit: Unit, *, known_ids: SortedTexts | None = None) -> Iterator[SourceShard]:
         """Read the files of each cut."""
+        del known_ids
         vocabularies = Vocabularies.from_json(plan.details["vocabularies"])
         for cut in unit.cuts:
             hashes: list[str] = []

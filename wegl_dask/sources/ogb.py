@@ -17,6 +17,7 @@ import pyarrow as pa
 from wegl_dask.checksums import fingerprint
 from wegl_dask.errors import SourceError
 from wegl_dask.graphs import GraphBatch, offsets_from_counts, single_precision
+from wegl_dask.sorted_texts import SortedTexts
 from wegl_dask.sources._download import download_zip
 from wegl_dask.sources._files import FileSet
 from wegl_dask.sources._labels import label_column
@@ -90,8 +91,9 @@ class OgbSource:
         parts = {key: scan[key] for key in ("schema", "labels", "has_split", "details")}
         return SourcePlan.from_json({**parts, "extra_columns": {}, "units": units})
 
-    def read(self, plan: SourcePlan, unit: Unit) -> Iterator[SourceShard]:
+    def read(self, plan: SourcePlan, unit: Unit, *, known_ids: SortedTexts | None = None) -> Iterator[SourceShard]:
         """Read the lines of each cut, going through every file once."""
+        del known_ids
         files, columns = self._files(), plan.details["columns"]
         part_of_graph = read_split(files, plan.details["split"], plan.details["n_graphs"])
         with ExitStack() as stack:

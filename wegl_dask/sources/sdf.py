@@ -9,6 +9,7 @@ from typing import Any
 from wegl_dask.errors import SourceError
 from wegl_dask.labelled_graphs import is_text
 from wegl_dask.molecules import graphs_from_mol_blocks, require_rdkit
+from wegl_dask.sorted_texts import SortedTexts
 from wegl_dask.sources.base import SourcePlan, SourceShard, Unit
 from wegl_dask.sources.columns import Roles, Values, build_shard, missing_column, plan_molecules
 from wegl_dask.sources.paths import COMPRESSIONS, compression_of, ending_of, expand, size_of
@@ -109,7 +110,7 @@ class SdfSource:
             )
         return plan_molecules(scans, self.table, self.task)
 
-    def read(self, plan: SourcePlan, unit: Unit) -> Iterator[SourceShard]:
+    def read(self, plan: SourcePlan, unit: Unit, *, known_ids: SortedTexts | None = None) -> Iterator[SourceShard]:
         """Read the cuts of one unit, and featurise them."""
         roles = self._roles()
         with RecordReader(unit.piece, SdfRecords()) as reader:
@@ -123,6 +124,7 @@ class SdfSource:
                     roles=roles,
                     source_file=unit.piece,
                     featurize=partial(graphs_from_mol_blocks, largest_fragment=self.table.largest_fragment),
+                    known_ids=known_ids,
                 )
 
     def _roles(self) -> Roles:

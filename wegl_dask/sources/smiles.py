@@ -8,6 +8,7 @@ from typing import Any
 from wegl_dask.checksums import fingerprint
 from wegl_dask.errors import SourceError
 from wegl_dask.molecules import graphs_from_smiles, require_rdkit
+from wegl_dask.sorted_texts import SortedTexts
 from wegl_dask.sources._text import changed_since_scan
 from wegl_dask.sources.base import SourcePlan, SourceShard, Unit
 from wegl_dask.sources.columns import Roles, Row, arranged, build_shard, missing_column, plan_molecules
@@ -119,7 +120,7 @@ class SmilesSource:
                         labels[name] += (label or "").strip() not in MISSING
         return int(characters * NODES_PER_BYTE), labels
 
-    def read(self, plan: SourcePlan, unit: Unit) -> Iterator[SourceShard]:
+    def read(self, plan: SourcePlan, unit: Unit, *, known_ids: SortedTexts | None = None) -> Iterator[SourceShard]:
         """Read the cuts of one unit, and featurise them."""
         roles = self._roles(unit.piece)
         lookup = self._lookup(roles)
@@ -133,6 +134,7 @@ class SmilesSource:
                 roles=roles,
                 source_file=unit.piece,
                 featurize=partial(graphs_from_smiles, largest_fragment=self.table.largest_fragment),
+                known_ids=known_ids,
             )
 
     def _roles(self, piece: str) -> Roles:

@@ -15,6 +15,7 @@ import pyarrow as pa
 from wegl_dask.checksums import fingerprint
 from wegl_dask.errors import SourceError
 from wegl_dask.graphs import FloatArray, GraphBatch, IntArray, offsets_from_counts, single_precision
+from wegl_dask.sorted_texts import SortedTexts
 from wegl_dask.sources._download import download_zip
 from wegl_dask.sources._files import FileSet
 from wegl_dask.sources._labels import label_column
@@ -92,8 +93,9 @@ class TudSource:
         parts = {key: scan[key] for key in ("schema", "labels", "details")}
         return SourcePlan.from_json({**parts, "extra_columns": {}, "has_split": False, "units": units})
 
-    def read(self, plan: SourcePlan, unit: Unit) -> Iterator[SourceShard]:
+    def read(self, plan: SourcePlan, unit: Unit, *, known_ids: SortedTexts | None = None) -> Iterator[SourceShard]:
         """Read the lines of each cut, going through every file once where the files are sorted by graph."""
+        del known_ids
         files = self._files()
         kinds: list[FileKind] = [*NODE_FILES, *EDGE_FILES, plan.details["label_file"]]
         with ExitStack() as stack:
