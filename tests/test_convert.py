@@ -17,7 +17,7 @@ from wegl_dask.plain_graphs import UnusableGraphError
 torch, Data = import_pyg()
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)
-    from torch_geometric.data import Batch
+    from torch_geometric.data import Batch, InMemoryDataset
     from torch_geometric.loader import DataLoader
 
 EDGES = torch.tensor([[0, 1, 1], [1, 0, 1]])
@@ -156,6 +156,13 @@ def test_a_batch_of_torch_geometric_is_the_graphs_that_it_was_made_of(mutag, ass
     ):
         assert_same_batch(from_pyg(given_graphs, schema), mutag.batch)
     assert from_pyg([graphs[0], Batch.from_data_list(graphs[1:3])]).n_graphs == 3
+
+
+def test_the_graphs_of_a_data_set_are_not_joined_to_see_that_it_is_none_itself(monkeypatch, mutag, assert_same_batch):
+    data_set = InMemoryDataset()
+    data_set.data, data_set.slices = InMemoryDataset.collate(to_pyg(mutag.batch))
+    monkeypatch.setattr(Batch, "from_data_list", lambda *_, **__: pytest.fail("all graphs were joined"))
+    assert_same_batch(from_pyg(data_set, mutag.batch.schema), mutag.batch)
 
 
 def test_a_batch_that_cannot_be_taken_apart_is_refused():

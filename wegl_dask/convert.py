@@ -113,7 +113,8 @@ def each_graph(items: Iterable[Any]) -> Iterator[Any]:
 
 def is_pyg_graph(item: Any) -> bool:
     """Tell a torch_geometric Data, without importing torch_geometric."""
-    return hasattr(item, "edge_index") and hasattr(item, "to_dict")
+    # Of a data set edge_index is that of all its graphs, which are joined for it: it is asked for last.
+    return hasattr(item, "to_dict") and hasattr(item, "edge_index")
 
 
 def is_networkx_graph(item: Any) -> bool:
