@@ -30,7 +30,9 @@ from sklearn.utils.validation import validate_data
 import wegl_dask
 from wegl_dask import WEGL, GraphSchema, WeglError, folders, graph_inputs, network_simplex
 from wegl_dask.checksums import sealed, unsealed
+from wegl_dask.claims import claim
 from wegl_dask.features import build_features
+from wegl_dask.folders import Folder
 from wegl_dask.labelled_graphs import Vocabularies
 from wegl_dask.parameters import JOB_KEYS
 from wegl_dask.plain_graphs import UnusableGraphError
@@ -537,13 +539,22 @@ def test_a_model_stays_when_the_one_that_is_to_take_its_place_cannot_be_written(
     np.testing.assert_array_equal(WEGL.load(tmp_path).reference_, first.reference_)
 
 
-def test_a_model_is_not_saved_where_it_would_hide_that_of_a_run(mutag, tmp_path):
-    (tmp_path / "job.toml").write_text("")
+@pytest.mark.parametrize("name", ["", "model"])
+def test_a_model_is_not_saved_where_it_would_hide_that_of_a_run(name, mutag, tmp_path):
+    claim(Folder(str(tmp_path)), 'name = "nightly"')
     with pytest.raises(
         WeglError, match=f"^{tmp_path} holds a run, whose model this is not: save to a folder of its own$"
     ):
-        WEGL(n_points=3, reference="sample").fit(mutag.batch).save(tmp_path)
-    assert [path.name for path in tmp_path.iterdir()] == ["job.toml"]
+        WEGL(n_points=3, reference="sample").fit(mutag.batch).save(tmp_path / name)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["job.toml", "records"]
+
+
+def test_a_model_is_saved_beside_a_job_file_that_somebody_wrote_and_at_the_top_of_a_store(mutag, tmp_path):
+    (tmp_path / "job.toml").write_text('name = "nightly"')
+    wegl = WEGL(n_points=3, reference="sample").fit(mutag.batch)
+    for path in (tmp_path / "model", "memory:///model"):
+        wegl.save(path)
+        np.testing.assert_array_equal(WEGL.load(path).reference_, wegl.reference_)
 
 
 def test_equal_fits_are_saved_as_equal_bytes(mutag, tmp_path):

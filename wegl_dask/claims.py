@@ -167,6 +167,12 @@ def examine(folder: Folder, job_toml: str, *, overwrite: bool = False) -> tuple[
     return (None, []) if changes else (old_toml, versions)
 
 
+def holds_run(folder: Folder) -> bool:
+    """Whether a run has written in a folder; a file of its job file's name may be somebody's."""
+    job_toml = _read_job(folder)
+    return job_toml is not None and _is_of_a_run(folder, job_toml)
+
+
 def require_writable(folder: Folder) -> None:
     """Refuse a folder on a disk that could not be made, or not be written in; nothing is changed.
 

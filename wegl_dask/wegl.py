@@ -353,14 +353,16 @@ class WEGL(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  #
             disk, a model that was there stays.
         """
         check_is_fitted(self, "model_")
-        from wegl_dask.claims import JOB_NAME  # noqa: PLC0415
+        from wegl_dask.claims import holds_run  # noqa: PLC0415
         from wegl_dask.folders import Folder  # noqa: PLC0415  Arrow and fsspec are slow to import
         from wegl_dask.model_files import MODEL_JSON, encode_model  # noqa: PLC0415
 
         folder = Folder(os.fspath(path), storage_options or {})
         around, _, name = folder.url.rpartition("/")
-        run = Folder(around or "/", folder.storage_options) if name == PurePosixPath(MODEL_JSON).parent.name else folder
-        if JOB_NAME in run.listing():
+        # What is around a folder at the top, such as memory:///model, has no name, and is no run.
+        is_inside = name == PurePosixPath(MODEL_JSON).parent.name and not around.endswith("/") and around
+        run = Folder(around, folder.storage_options) if is_inside else folder
+        if holds_run(run):
             raise WeglError(f"{run.location()} holds a run, whose model this is not: save to a folder of its own")
         contents = encode_model(*self.model_.to_files(self._origin))
         folder.write_together({PurePosixPath(name).name: content for name, content in contents.items()})
