@@ -1,4 +1,5 @@
 from collections import Counter
+from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
@@ -15,8 +16,10 @@ from wegl_dask.ingest import (
     most_tasks,
     shard_size,
 )
+from wegl_dask.progress import unshown
 from wegl_dask.records import PartFile, PartRecord
 from wegl_dask.row_ranges import first_repeated, row_ranges
+from wegl_dask.run import Run
 from wegl_dask.sources.base import Cut, LabelSchema, SourcePlan, Unit
 from wegl_dask.spec import JobSpec
 
@@ -81,6 +84,21 @@ def test_units_of_molecules_are_divided_where_there_are_fewer_than_workers(n_uni
         spec = JobSpec.from_values({"source": source, "output": {"path": "out"}})
         assert most_tasks(spec, n_units, n_workers) == most
     assert most_tasks(job(), n_units, n_workers) == 1
+
+
+@pytest.mark.parametrize(
+    ("cluster", "n_there", "expected"),
+    [
+        ({"kind": "slurm", "jobs": 3, "cores": 4}, 1, 12),
+        ({"kind": "slurm"}, 2, 2),
+        ({"kind": "scheduler", "address": "tcp://host:8786"}, 0, 0),
+        ({"workers": 2}, 2, 2),
+    ],
+)
+def test_workers_that_slurm_has_yet_to_start_are_counted_on(cluster, n_there, expected):
+    spec = JobSpec.from_values(job().model_dump(exclude_unset=True) | {"cluster": cluster})
+    client = SimpleNamespace(nthreads=lambda: dict.fromkeys(range(n_there), 1))
+    assert Run(spec, None, None, client, resumed=False, progress=unshown).n_workers == expected
 
 
 @pytest.mark.parametrize(("n_shards", "most"), [(0, 3), (1, 3), (3, 3), (7, 3), (40, 16)])

@@ -339,7 +339,7 @@ def ingest(
         expected = _fingerprints(plan, how)
         records = dict(made) if made is not None else _find_made(run, expected, shards)
         missing = [tuple(cut.shard for cut in unit.cuts if cut.shard not in records) for unit in plan.units]
-        most = most_tasks(spec, sum(map(bool, missing)), run.n_threads)
+        most = most_tasks(spec, sum(map(bool, missing)), run.n_workers)
         descriptors = [
             tasks.IngestTask(number, shortened(unit.piece, tasks.LONGEST_NAME), own)
             for number, (unit, shards_of_unit) in enumerate(zip(plan.units, missing, strict=True))

@@ -435,7 +435,7 @@ def _cluster(spec: JobSpec, workers: int | None) -> tuple[int, int | None]:
         workers = workers or table.workers or CPU_COUNT
         return workers, memory_of_a_worker(table.memory_limit, workers)
     if table.kind == "slurm":
-        return workers or table.jobs * table.cores, slurm_client.memory_of_a_worker(table)
+        return workers or table.slurm_workers, slurm_client.memory_of_a_worker(table)
     if workers is None:
         raise JobFileError(
             f'cluster.kind = "{table.kind}", and how many workers the scheduler has is not asked: give --workers'

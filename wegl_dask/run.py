@@ -202,6 +202,11 @@ class Run:
         """Tasks that the workers that are there do at a time."""
         return sum(self.client.nthreads().values())
 
+    @property
+    def n_workers(self) -> int:
+        """Tasks that will be done at a time: Slurm starts workers one after another, and the first begins alone."""
+        return max(self.n_threads, self.spec.cluster.slurm_workers)
+
     def _account(self, stage: str, records: Mapping[int, PartRecord]) -> None:
         self.work[stage] = self.work.get(stage, Work()).plus(Work.of(records.values()))
 

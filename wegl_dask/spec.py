@@ -362,6 +362,11 @@ class ClusterTable(Table):
         3, ge=0, description="local, slurm: workers that may die on a shard before it counts as failed."
     )
 
+    @property
+    def slurm_workers(self) -> int:
+        """Worker processes of all of Slurm's jobs; 0 where there are none."""
+        return self.jobs * self.cores if self.kind == "slurm" else 0
+
 
 class TrainTable(Table):
     """What ``wegl-dask train`` makes of the embeddings."""

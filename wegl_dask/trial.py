@@ -58,7 +58,7 @@ class TrialRun(Run):
     tried: list[TriedTask] = field(default_factory=list)
 
     @property
-    def n_threads(self) -> int:
+    def n_workers(self) -> int:
         """One task at a time."""
         return 1
 
