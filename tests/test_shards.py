@@ -466,6 +466,21 @@ def test_labels_that_do_not_fit_are_named(labels, values, words, two_graphs):
         read_shard(file)
 
 
+@pytest.mark.parametrize(
+    ("column", "values"),
+    [
+        ("graph_id", ["a", None]),
+        ("num_nodes", [3, -1]),
+        ("label", [1, 2]),
+        ("edge_target", [[1, 0, 2, 1], [5]]),
+    ],
+)
+def test_a_row_that_is_at_fault_has_its_number_in_the_file_where_a_range_is_read(column, values, shard_file):
+    rewritten(shard_file, lambda table: replacing(column, values, table.schema.field(column).type)(table))
+    with pytest.raises(SourceError, match=f"column {column}: row 1 "):
+        read_shard(shard_file, (1, 2))
+
+
 @pytest.mark.parametrize("row_range", [(0, 3), (2, 1), (-1, 1)])
 def test_rows_that_are_not_there_are_refused(row_range, shard_file):
     with pytest.raises(SourceError, match=f"has 2 rows, and rows {row_range[0]} to {row_range[1]} were asked for"):

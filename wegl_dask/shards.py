@@ -281,12 +281,13 @@ def read_shard(file: ShardFile, row_range: tuple[int, int] | None = None) -> Sha
     """
     with _reading(file) as (name, parquet):
         schema, labels, extra = _check_schema(parquet.schema_arrow, name)
-        table = _read_rows(parquet, row_range or (0, parquet.metadata.num_rows), name)
+        start, stop = row_range or (0, parquet.metadata.num_rows)
+        table = _read_rows(parquet, (start, stop), name)
         table = _typed(table, schema, labels, extra, name)
-        _check_rows_are_named(table, name)
-        _check_labels(table.column("label").combine_chunks(), labels, name)
+        _check_rows_are_named(table, name, start)
+        _check_labels(table.column("label").combine_chunks(), labels, name, start)
         rows, unnamed = table.select([*ROW_COLUMNS, *extra]), _unnamed(parquet.schema_arrow, name)
-        return Shard(_graphs_of(table, schema, name), rows, labels, unnamed)
+        return Shard(_graphs_of(table, schema, name, start), rows, labels, unnamed)
 
 
 def origins(rows: pa.Table) -> Iterator[tuple[str, int]]:
@@ -309,7 +310,7 @@ def summarize_shard(file: ShardFile) -> ShardSummary:
             schema=schema,
             labels=labels,
             extra_columns=extra,
-            node_counts=_node_counts(table, name),
+            node_counts=_node_counts(table, name, 0),
             row_group_rows=rows,
             row_group_edges=_row_group_edges(parquet),
             has_split=table.column("split").null_count < table.num_rows,
@@ -466,13 +467,13 @@ def _row_group_rows(parquet: pq.ParquetFile) -> tuple[int, ...]:
     return tuple(parquet.metadata.row_group(i).num_rows for i in range(parquet.num_row_groups))
 
 
-def _graphs_of(table: pa.Table, schema: GraphSchema, name: str) -> GraphBatch:
-    node_offsets = offsets_from_counts(_node_counts(table, name))
+def _graphs_of(table: pa.Table, schema: GraphSchema, name: str, first_row: int) -> GraphBatch:
+    node_offsets = offsets_from_counts(_node_counts(table, name, first_row))
     sources = table.column("edge_source").combine_chunks()
     edge_offsets = offsets_from_counts(np.diff(sources.offsets.to_numpy()))
 
     def flat(column: str, offsets: IntArray, width: int) -> npt.NDArray[Any]:
-        return _flat(table.column(column).combine_chunks(), offsets, width, f"{name}, column {column}")
+        return _flat(table.column(column).combine_chunks(), offsets, width, f"{name}, column {column}", first_row)
 
     return GraphBatch(
         schema=schema,
@@ -487,28 +488,30 @@ def _graphs_of(table: pa.Table, schema: GraphSchema, name: str) -> GraphBatch:
     )
 
 
-def _check_rows_are_named(table: pa.Table, name: str) -> None:
+def _check_rows_are_named(table: pa.Table, name: str, first_row: int) -> None:
     """Raise SourceError for a row without an id, or that does not say where in the input it comes from."""
     for column in ("graph_id", *ORIGIN):
         missing = pc.is_null(table.column(column))
         if pc.any(missing).as_py():
             raise SourceError(
-                f"{name}, column {column}: row {pc.index(missing, True).as_py()} is null; a graph shard has a value in every "
+                f"{name}, column {column}: row {first_row + pc.index(missing, True).as_py()} is null; a graph shard has a value in every "
                 "row there: fill it in, such as the number of the row"
             )
 
 
-def _node_counts(table: pa.Table, name: str) -> IntArray:
+def _node_counts(table: pa.Table, name: str, first_row: int) -> IntArray:
     # Other programs write other types of numbers.
     column = _cast(table, "num_nodes", pa.int32(), name).combine_chunks()
     counts: IntArray = column.fill_null(-1).to_numpy().astype(np.int64)
     bad = np.flatnonzero(counts < 0)
     if len(bad):
-        raise SourceError(f"{name}, column num_nodes: row {bad[0]} is {column[int(bad[0])]}; it must be 0 or more")
+        raise SourceError(
+            f"{name}, column num_nodes: row {first_row + bad[0]} is {column[int(bad[0])]}; it must be 0 or more"
+        )
     return counts
 
 
-def _check_labels(column: pa.Array, labels: LabelSchema, name: str) -> None:
+def _check_labels(column: pa.Array, labels: LabelSchema, name: str, first_row: int) -> None:
     """Raise SourceError for a label that is none of the classes, or of too few or too many tasks."""
     if labels.kind == "tasks":
         found, allowed = pc.list_value_length(column), [len(labels.task_names)] * 2
@@ -522,10 +525,10 @@ def _check_labels(column: pa.Array, labels: LabelSchema, name: str) -> None:
     if pc.any(wrong).as_py():
         row = pc.index(wrong, True).as_py()
         needed = len(labels.task_names or labels.class_names)
-        raise SourceError(f"{name}, column label: row {row} has {found[row]} {what.format(needed)}")
+        raise SourceError(f"{name}, column label: row {first_row + row} has {found[row]} {what.format(needed)}")
 
 
-def _flat(lists: pa.ListArray, offsets: IntArray, width: int, where: str) -> npt.NDArray[Any]:
+def _flat(lists: pa.ListArray, offsets: IntArray, width: int, where: str, first_row: int) -> npt.NDArray[Any]:
     """Look at a column of lists as rows, (offsets[-1], width), after checking the length of every list."""
     found = lists.offsets.to_numpy().astype(np.int64)
     wrong = np.flatnonzero(np.diff(found) != np.diff(offsets) * width)
@@ -533,7 +536,7 @@ def _flat(lists: pa.ListArray, offsets: IntArray, width: int, where: str) -> npt
         row = int(wrong[0])
         needed = int(offsets[row + 1] - offsets[row])
         raise SourceError(
-            f"{where}: row {row} has {found[row + 1] - found[row]} values; {needed} rows of {width} values are needed"
+            f"{where}: row {first_row + row} has {found[row + 1] - found[row]} values; {needed} rows of {width} values are needed"
         )
     values = lists.values.slice(found[0], found[-1] - found[0])
     if lists.null_count or values.null_count:
