@@ -36,7 +36,7 @@ _MOL_BLOCK = "mol block"
 class SdfSource:
     """The source ``kind = "sdf"``.
 
-    A last record without the line ``$$$$`` is rejected if it has properties, or some are asked for: they may be cut off.
+    A last record without the line ``$$$$`` is rejected if properties are asked for: they may be cut off.
 
     Attributes
     ----------
@@ -152,11 +152,11 @@ def _values(record: str, names: Sequence[str]) -> Values | str:
 
 
 def _may_be_cut_off(record: str, names: Sequence[str]) -> bool:
-    """Whether properties may be missing of the last record of a file, or text of them; a mol block alone has an end."""
-    if record.rstrip().rpartition("\n")[2].startswith(_END):
-        return False
-    _, _, tail = record.partition("\nM  END")
-    return bool(tail.strip()) or any(name != TITLE for name in names)
+    """Whether properties that are asked for may be missing of the last record of a file, or text of them.
+
+    The title stands in front, and the mol block has an end of its own.
+    """
+    return any(name != TITLE for name in names) and not record.rstrip().rpartition("\n")[2].startswith(_END)
 
 
 def _properties(record: str) -> dict[str, str]:
