@@ -488,8 +488,8 @@ def cut_keys(plan: SourcePlan) -> set[CutKey]:
 
 
 def _lookups(plan: SourcePlan) -> set[str]:
-    """Collect the hashes of the lookup table that the cuts of a plan are joined to."""
-    return {cut.where["lookup"] for unit in plan.units for cut in unit.cuts}
+    """Collect the hashes of the lookup table that the cuts of a plan are joined to, if to any."""
+    return {cut.where["lookup"] for unit in plan.units for cut in unit.cuts if "lookup" in cut.where}
 
 
 def _check_counts(spec: JobSpec, census: ShardCensus) -> None:

@@ -3,6 +3,7 @@
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import tomli_w
 from rdkit import Chem
 
 from wegl_dask import appending, read_embeddings, storage
@@ -478,4 +479,19 @@ def test_a_lookup_table_that_grows_is_appended_and_one_that_has_changed_is_named
     write(30, labels)
     write_lines("a.csv", (f"{'CCC' if row == 5 else smiles[row % 6]},m{row}" for row in range(30)))
     with pytest.raises(SourceError, match=r"run in this folder began \([^ ]*a\.csv\)\."):
+        run(job)
+
+
+def test_what_has_changed_is_named_where_an_append_had_no_lookup_table(run, append, write_lines, tmp_path):
+    write_lines("a.csv", [f"CC{'C' * row}O,m{row}" for row in range(6)])
+    write_lines("assay.csv", [f"m{row},{row % 2}" for row in range(6)], header="id,y")
+    source = {"kind": "smiles", "path": str(tmp_path / "in" / "a.csv"), "id_column": "id", "targets": ["y"]}
+    lookup = {"path": str(tmp_path / "in" / "assay.csv"), "on": "id"}
+    job = {**SMALL, "source": {**source, "lookup": lookup}, "output": {"path": str(tmp_path / "out")}}
+    run(job)
+    write_lines("b.csv", ["CCN,n0,1", "CCCN,n1,0"], header="smiles,id,y")
+    other = {**source, "path": str(tmp_path / "in" / "b.csv")}
+    assert append(tmp_path / "out", job_toml=tomli_w.dumps({"source": other})).rows == 2
+    write_lines("assay.csv", [f"m{row},{(row + 1) % 2}" for row in range(6)], header="id,y")
+    with pytest.raises(SourceError, match=r"run in this folder began \(the lookup table .*assay\.csv\)\."):
         run(job)
