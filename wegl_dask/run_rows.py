@@ -144,11 +144,11 @@ class RunRows:
                     f"{graph_id!r}, of type {type(graph_id).__name__}, is no id: ids are texts, those of the column graph_id, "
                     f"such as {str(graph_id)!r}"
                 )
+        rows: dict[str, list[int]] = {graph_id: [] for graph_id in graph_ids}
         try:
-            wanted = SortedTexts.of([pa.array(list(dict.fromkeys(graph_ids)), pa.string())])
+            wanted = SortedTexts.of([pa.array(list(rows), pa.string())])
         except UnicodeEncodeError as error:
             raise WeglError(f"the id {error.object!r} is not UTF-8 text, which all ids of a run are") from error
-        rows: dict[str, list[int]] = {graph_id: [] for graph_id in graph_ids}
         for start, table in self.tables(("graph_id",)):
             place = wanted.positions(table.column("graph_id"))
             here = np.flatnonzero(place >= 0)

@@ -491,11 +491,12 @@ def _graphs_of(table: pa.Table, schema: GraphSchema, name: str, first_row: int) 
 def _check_rows_are_named(table: pa.Table, name: str, first_row: int) -> None:
     """Raise SourceError for a row without an id, or that does not say where in the input it comes from."""
     for column in ("graph_id", *ORIGIN):
-        missing = pc.is_null(table.column(column))
-        if pc.any(missing).as_py():
+        values = table.column(column)
+        if values.null_count:
+            row = first_row + pc.index(pc.is_null(values), True).as_py()
             raise SourceError(
-                f"{name}, column {column}: row {first_row + pc.index(missing, True).as_py()} is null; a graph shard has a value in every "
-                "row there: fill it in, such as the number of the row"
+                f"{name}, column {column}: row {row} is null; a graph shard has a value in every row there: fill it in, such "
+                "as the number of the row"
             )
 
 
