@@ -40,6 +40,11 @@ OGB_ATOM_FEATURES = (119, 5, 12, 12, 10, 6, 6, 2, 2)
 OGB_BOND_FEATURES = (5, 6, 2)
 
 
+def pytest_make_parametrize_id(val):
+    """Name what is compressed by its length: it may hold the second it was made in, and all workers need the same names."""
+    return f"compressed-{len(val)}" if isinstance(val, bytes) and val.startswith((b"\x1f\x8b", b"PK")) else None
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _no_fork_server():
     """Let commands that tests call in this process leave none behind, of which later workers would be forks."""
