@@ -1,5 +1,6 @@
 """What tasks take for their input, and what they say of the rows that they could not use."""
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -26,6 +27,13 @@ from wegl_dask.trial import TrialRun, trial_run
 )
 def test_reasons_of_one_kind_are_counted_together(reasons, kind):
     assert tasks._reasons(pa.table({"reason": reasons})) == {kind: 2}
+
+
+@pytest.mark.parametrize("values", [[], [0], [4, 0, 4, 1], [3, 3, 2, 1], [5, 0, 5, 1], [2**31 - 1, 7, 7], [0, 2**62]])
+def test_distinct_values_are_listed_however_large_they_are(values):
+    found = tasks._distinct(np.array(values, dtype=np.int64))
+    assert found == sorted(set(values))
+    assert all(type(value) is int for value in found)
 
 
 class Steps:

@@ -1,5 +1,6 @@
 """Graph shards: a batch of graphs, its labels and its ids as one Parquet file, a row a graph."""
 
+import io
 import json
 import os
 from collections.abc import Iterator, Mapping
@@ -30,7 +31,7 @@ from wegl_dask.graphs import (
     offsets_from_counts,
 )
 from wegl_dask.row_ranges import RowRanges
-from wegl_dask.sources.base import NUMBERING_KEYS, REJECTED_SCHEMA, LabelSchema, SourceShard
+from wegl_dask.sources.base import NUMBERING_KEYS, REJECTED_SCHEMA, LabelSchema, SourceShard, StoredShard
 
 ShardFile: TypeAlias = str | os.PathLike[str] | IO[bytes]
 """A local path, an fsspec URL, or an open binary file that can seek."""
@@ -86,12 +87,15 @@ class Shard:
     labels : LabelSchema
     unnamed : dict of str to list
         See `wegl_dask.sources.base.SourceShard`.
+    whole : pyarrow.Table or None
+        The table as it stands in the file, where all of its rows were read.
     """
 
     graphs: GraphBatch
     rows: pa.Table
     labels: LabelSchema
     unnamed: RowRanges = field(default_factory=dict)
+    whole: pa.Table | None = None
 
 
 @dataclass(frozen=True)
@@ -255,20 +259,27 @@ def write_shard(
     unnamed: RowRanges | None = None,
 ) -> None:
     """Write a graph shard; equal input gives equal bytes. See `shard_table` for parameters and errors, `Shard` for `unnamed`."""
-    table = shard_table(graphs, rows, labels, numbering)
-    if unnamed:
-        table = table.replace_schema_metadata(
-            {**table.schema.metadata, _UNNAMED: json.dumps(unnamed, ensure_ascii=False)}
-        )
     with _opened(file, "wb") as target:
-        pq.write_table(
-            table,
-            target,
-            row_group_size=_ROW_GROUP_ROWS,
-            compression="zstd",
-            compression_level=1,
-            write_page_checksum=True,
-        )
+        _write_table(_with_unnamed(shard_table(graphs, rows, labels, numbering), unnamed), target)
+
+
+def shard_bytes(
+    graphs: GraphBatch,
+    rows: pa.Table,
+    labels: LabelSchema,
+    numbering: Mapping[str, Any] | None = None,
+    *,
+    unnamed: RowRanges | None = None,
+    stored: StoredShard | None = None,
+) -> bytes:
+    """Encode a graph shard as `write_shard` does; where `stored` holds the very same table, take its bytes as they are."""
+    table = _with_unnamed(shard_table(graphs, rows, labels, numbering), unnamed)
+    # With `check_metadata` the name of a list's entries would matter, which Parquet changes.
+    if stored is not None and stored.table.equals(table) and stored.table.schema.metadata == table.schema.metadata:
+        return stored.content
+    buffer = io.BytesIO()
+    _write_table(table, buffer)
+    return buffer.getvalue()
 
 
 def read_shard(file: ShardFile, row_range: tuple[int, int] | None = None) -> Shard:
@@ -282,12 +293,13 @@ def read_shard(file: ShardFile, row_range: tuple[int, int] | None = None) -> Sha
     with _reading(file) as (name, parquet):
         schema, labels, extra = _check_schema(parquet.schema_arrow, name)
         start, stop = row_range or (0, parquet.metadata.num_rows)
-        table = _read_rows(parquet, (start, stop), name)
-        table = _typed(table, schema, labels, extra, name)
+        found = _read_rows(parquet, (start, stop), name)
+        table = _typed(found, schema, labels, extra, name)
         _check_rows_are_named(table, name, start)
         _check_labels(table.column("label").combine_chunks(), labels, name, start)
         rows, unnamed = table.select([*ROW_COLUMNS, *extra]), _unnamed(parquet.schema_arrow, name)
-        return Shard(_graphs_of(table, schema, name, start), rows, labels, unnamed)
+        whole = found if stop - start == parquet.metadata.num_rows else None
+        return Shard(_graphs_of(table, schema, name, start), rows, labels, unnamed, whole)
 
 
 def origins(rows: pa.Table) -> Iterator[tuple[str, int]]:
@@ -316,6 +328,23 @@ def summarize_shard(file: ShardFile) -> ShardSummary:
             has_split=table.column("split").null_count < table.num_rows,
             numbering=_numbering(parquet.schema_arrow, name),
         )
+
+
+def _with_unnamed(table: pa.Table, unnamed: RowRanges | None) -> pa.Table:
+    if not unnamed:
+        return table
+    return table.replace_schema_metadata({**table.schema.metadata, _UNNAMED: json.dumps(unnamed, ensure_ascii=False)})
+
+
+def _write_table(table: pa.Table, target: str | IO[bytes]) -> None:
+    pq.write_table(
+        table,
+        target,
+        row_group_size=_ROW_GROUP_ROWS,
+        compression="zstd",
+        compression_level=1,
+        write_page_checksum=True,
+    )
 
 
 def _lists(offsets: IntArray, values: npt.NDArray[Any], dtype: npt.DTypeLike) -> pa.ListArray:

@@ -1,3 +1,6 @@
+import io
+from dataclasses import replace
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -5,7 +8,7 @@ import pytest
 
 from wegl_dask.errors import SourceError
 from wegl_dask.graphs import GraphBatch, GraphSchema, offsets_from_counts
-from wegl_dask.shards import ingest_shard, write_shard
+from wegl_dask.shards import ingest_shard, shard_bytes, write_shard
 from wegl_dask.sources.base import LabelSchema
 from wegl_dask.sources.graph_parquet import GraphParquetSource
 from wegl_dask.spec import GraphParquetTable
@@ -89,6 +92,89 @@ def test_shards_read_and_written_again_have_the_same_bytes(name, real_data, tmp_
         again = tmp_path / "again.parquet"
         write_shard(again, done.graphs, done.rows, CLASSES)
         assert again.read_bytes() == (tmp_path / "first" / f"part-{shard.shard:05d}.parquet").read_bytes()
+
+
+def encoded(found, shard, *, stored):
+    done = ingest_shard(shard, max_nodes=None, directed=False)
+    return shard_bytes(
+        done.graphs,
+        done.rows,
+        found.plan.labels,
+        found.plan.numbering,
+        unnamed=shard.unnamed,
+        stored=shard.stored if stored else None,
+    )
+
+
+def with_column(name, change):
+    def changed(rows):
+        index = rows.column_names.index(name)
+        return rows.set_column(index, name, change(rows.column(name)))
+
+    return changed
+
+
+@pytest.fixture
+def one_part(tmp_path):
+    """A file of a triangle, and a path of two nodes."""
+    graphs = replace(
+        batch_of([3, 2]),
+        edge_offsets=np.array([0, 6, 8]),
+        edge_source=np.array([0, 0, 1, 1, 2, 2, 0, 1], dtype=np.int32),
+        edge_target=np.array([1, 2, 0, 2, 0, 1, 1, 0], dtype=np.int32),
+        edge_categories=np.empty((8, 0), dtype=np.int16),
+        edge_attributes=np.empty((8, 0), dtype=np.float32),
+    )
+    file = tmp_path / "part.parquet"
+    write_shard(file, graphs, rows_of(2), CLASSES, unnamed={"molecules.csv": [[10, 11]]})
+    return file
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"compression": "none"}, {"row_group_size": 1}, {"use_dictionary": False, "version": "1.0"}]
+)
+def test_a_file_that_holds_what_would_be_written_is_copied(options, one_part, read_source):
+    pq.write_table(pq.read_table(one_part), one_part, **options)
+    found = read_source(table(one_part))
+    assert encoded(found, found.shards[0], stored=True) == one_part.read_bytes()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        # Another form of the same.
+        with_column("num_nodes", lambda column: column.cast(pa.int64())),
+        with_column("edge_target", lambda column: column.cast(pa.large_list(pa.int32()))),
+        lambda rows: rows.select(rows.column_names[::-1]),
+        lambda rows: rows.replace_schema_metadata({**rows.schema.metadata, "author": "somebody"}),
+        # What is mended or rejected.
+        with_column("edge_source", lambda _: pa.array([[0, 0, 1], [0]], pa.list_(pa.int32()))),
+        with_column("edge_target", lambda _: pa.array([[2, 1, 0, 2, 0, 1], [1, 0]], pa.list_(pa.int32()))),
+        with_column("edge_target", lambda _: pa.array([[1, 2, 0, 2, 0, 1], [1, 9]], pa.list_(pa.int32()))),
+        with_column("node_attributes", lambda _: pa.array([[0, 1, np.nan], [3, 4]], pa.list_(pa.float32()))),
+    ],
+)
+def test_a_file_that_holds_anything_else_is_written_anew(change, one_part, read_source):
+    rows = change(pq.read_table(one_part))
+    if rows.column("edge_source")[0].as_py() == [0, 0, 1]:
+        rows = with_column("edge_target", lambda _: pa.array([[1, 2, 2], [1]], pa.list_(pa.int32())))(rows)
+    pq.write_table(rows, one_part)
+    found = read_source(table(one_part))
+    written = encoded(found, found.shards[0], stored=True)
+    assert written != one_part.read_bytes()
+    assert written == encoded(found, found.shards[0], stored=False)
+
+
+def test_a_part_of_a_file_and_labels_that_are_left_out_are_written_anew(tmp_path, one_part, read_source):
+    (tmp_path / "large").mkdir()
+    write_shard(tmp_path / "large" / "a.parquet", batch_of([10] * 16), rows_of(16), CLASSES)
+    assert [shard.stored for shard in read_source(table(tmp_path / "large"), nodes_per_shard=100).shards] == [
+        None,
+        None,
+    ]
+    found = read_source(table(one_part), task="none")
+    (written,) = (pq.read_table(io.BytesIO(encoded(found, shard, stored=True))) for shard in found.shards)
+    assert written.column("label").to_pylist() == [None, None]
 
 
 def ingest_shard_of(graphs, first):

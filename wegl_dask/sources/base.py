@@ -191,6 +191,22 @@ class SourcePlan:
 
 
 @dataclass(frozen=True)
+class StoredShard:
+    """A graph shard as a file has it.
+
+    Attributes
+    ----------
+    content : bytes
+        The file.
+    table : pyarrow.Table
+        All that it holds.
+    """
+
+    content: bytes
+    table: pa.Table
+
+
+@dataclass(frozen=True)
 class SourceShard:
     """One shard as read: the graphs, unchecked, and the rows that never became a graph.
 
@@ -207,6 +223,8 @@ class SourceShard:
         Ranges of the rows, of either, to which the source gives no id: theirs is their number.
     n_passed_over : int
         Further rows, which have ids that are known.
+    stored : StoredShard or None
+        The file that it was read from, where that is a graph shard and all of it was read.
     """
 
     shard: int
@@ -215,6 +233,7 @@ class SourceShard:
     rejected: pa.Table
     unnamed: RowRanges = field(default_factory=dict)
     n_passed_over: int = 0
+    stored: StoredShard | None = None
 
 
 class Source(Protocol):

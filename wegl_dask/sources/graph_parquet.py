@@ -1,11 +1,12 @@
 """Graph shards as input: the folder graphs/ of a run, or any Parquet files of that form."""
 
+import io
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import count, pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import pyarrow as pa
@@ -18,7 +19,7 @@ from wegl_dask.sorted_texts import SortedTexts
 from wegl_dask.sources._cuts import cut_by_nodes, shard_loads
 from wegl_dask.sources._hashes import cut_fingerprint, hash_row_groups
 from wegl_dask.sources._text import changed_since_scan
-from wegl_dask.sources.base import REJECTED_SCHEMA, Cut, LabelSchema, SourcePlan, SourceShard, Unit
+from wegl_dask.sources.base import REJECTED_SCHEMA, Cut, LabelSchema, SourcePlan, SourceShard, StoredShard, Unit
 from wegl_dask.sources.paths import expand, explained, is_remote, local_path
 from wegl_dask.sources.streams import open_stream
 from wegl_dask.spec import GraphParquetTable
@@ -125,11 +126,12 @@ class GraphParquetSource:
         """
         del known_ids
         start, stop = unit.cuts[0].where["start"], unit.cuts[-1].where["stop"]
-        stored = read_shard(_shard_file(unit.piece), (start, stop))
+        whole = _WholeFile.of(unit.piece, stop - start) if len(unit.cuts) == 1 else None
+        stored = read_shard(_shard_file(unit.piece) if whole is None else whole, (start, stop))
         if not _is(stored.graphs.schema, plan.details["schema_of_files"]):
             raise changed_since_scan(unit.piece, "has other features")
         # After they were read: what was read is no newer.
-        hashed = _hash_rows(unit.piece, start, stop)
+        hashed = _hash_rows(unit.piece, start, stop) if whole is None else _hash_rows_of(whole, start, stop)
         if any(cut_fingerprint(hashed, **cut.where) != cut.fingerprint for cut in unit.cuts):
             raise changed_since_scan(unit.piece, "holds other rows")
         rows = stored.rows
@@ -144,6 +146,7 @@ class GraphParquetSource:
                 rows.slice(first, last - first),
                 REJECTED_SCHEMA.empty_table(),
                 stored.unnamed,
+                stored=None if whole is None or stored.whole is None else StoredShard(whole.getvalue(), stored.whole),
             )
 
     def _labels(self, stored: LabelSchema, file: str) -> LabelSchema:
@@ -161,13 +164,38 @@ def _shard_file(piece: str) -> str | Path:
     return piece if is_remote(piece) else local_path(piece)
 
 
+class _WholeFile(io.BytesIO):
+    """A file that has been read whole, with its name, for messages."""
+
+    def __init__(self, content: bytes, name: str) -> None:
+        super().__init__(content)
+        self.name = name
+
+    @classmethod
+    def of(cls, piece: str, n_rows: int) -> "_WholeFile | None":
+        """Read a file if it has so many rows; one that is damaged is left to whoever reads its graphs, who says how."""
+        with explained(piece), open_stream(piece) as stream:
+            try:
+                found = pq.read_metadata(stream).num_rows
+            except (pa.ArrowException, OSError):
+                return None
+            if found != n_rows:
+                return None
+            stream.seek(0)
+            return cls(stream.read(), piece)
+
+
 def _hash_rows(piece: str, start: int, stop: int) -> str:
     """Hash the row groups that hold some rows of a file."""
     with explained(piece), open_stream(piece) as stream:
-        metadata = pq.read_metadata(stream)
-        ends = np.cumsum([metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)])
-        first, last = np.searchsorted(ends, [start, stop - 1], side="right").tolist()
-        return hash_row_groups(metadata, stream, range(first, last + 1))
+        return _hash_rows_of(stream, start, stop)
+
+
+def _hash_rows_of(stream: BinaryIO, start: int, stop: int) -> str:
+    metadata = pq.read_metadata(stream)
+    ends = np.cumsum([metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)])
+    first, last = np.searchsorted(ends, [start, stop - 1], side="right").tolist()
+    return hash_row_groups(metadata, stream, range(first, last + 1))
 
 
 def _alias(file: str, name: str, found: pa.DataType) -> str:
