@@ -2,17 +2,16 @@
 
 import json
 from functools import partial
-from importlib.metadata import version
 
 from wegl_dask import tasks
 from wegl_dask.checksums import fingerprint
-from wegl_dask.ingest import ShardCensus, check_rejected, reading_versions
+from wegl_dask.ingest import ShardCensus, check_rejected
 from wegl_dask.records import PartRecord
 from wegl_dask.run import Run
+from wegl_dask.sources import reading_packages
 from wegl_dask.spec import JobSpec
 from wegl_dask.version import NUMERICS_VERSION, __version__
-
-VERSIONED_PACKAGES = ("numpy", "scipy", "scikit-learn", "POT", "pyarrow", "dask", "distributed", "dask-ml")
+from wegl_dask.worker_checks import MATCHED_PACKAGES, own_versions
 
 
 def embed(run: Run, census: ShardCensus, model: PartRecord) -> dict[int, PartRecord]:
@@ -68,8 +67,9 @@ def not_embedded(run: Run, census: ShardCensus, model: PartRecord) -> set[int]:
 
 def package_versions(spec: JobSpec) -> dict[str, str]:
     """Versions of the packages that the numbers come from."""
-    packages = {package: version(package) for package in VERSIONED_PACKAGES}
-    return packages | reading_versions(spec) | {"wegl-dask": __version__}
+    packages = (*MATCHED_PACKAGES, *reading_packages(spec.source))
+    versions = own_versions(reading_packages(spec.source))
+    return {package: versions[package] for package in packages} | {"wegl-dask": __version__}
 
 
 def _embed_inputs(spec: JobSpec, census: ShardCensus, model: PartRecord) -> dict[int, str]:
