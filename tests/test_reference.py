@@ -55,13 +55,14 @@ def test_kmeans_finds_the_means_of_clusters_that_are_far_apart(blobs):
     np.testing.assert_allclose(centres, means, atol=0.1)
 
 
-def test_kmeans_with_mini_batches_is_as_good_as_on_all_points_at_once(monkeypatch):
+@pytest.mark.parametrize("n_points", [12, 60, 120])
+def test_kmeans_with_mini_batches_is_as_good_as_on_all_points_at_once(n_points, monkeypatch):
     monkeypatch.setattr(reference, "BLOCK_ROWS", 500)
     monkeypatch.setattr(reference, "START_ROWS", 800)
     points = np.random.default_rng(2).normal(size=(8000, 4)) * [3, 2, 1, 1]
-    centres = kmeans_reference(in_chunks(points, 1000), 12, epochs=5, step=STEP, seed=0)
+    centres = kmeans_reference(in_chunks(points, 1000), n_points, epochs=5, step=STEP, seed=0)
     inertia = ((points[:, None] - centres[None]) ** 2).sum(axis=2).min(axis=1).sum()
-    full = [KMeans(12, n_init=1, random_state=seed).fit(points).inertia_ for seed in range(5)]
+    full = [KMeans(n_points, n_init=1, random_state=seed).fit(points).inertia_ for seed in range(5)]
     assert inertia < 1.03 * np.median(full)
 
 

@@ -2,7 +2,7 @@
 
 from importlib.metadata import PackageNotFoundError, version
 
-NUMERICS_VERSION = 6
+NUMERICS_VERSION = 7
 """Changes whenever the same job and input give other embeddings; a run is not continued across it."""
 
 try:
