@@ -31,6 +31,7 @@ from wegl_dask.graphs import (
     offsets_from_counts,
 )
 from wegl_dask.row_ranges import RowRanges
+from wegl_dask.shard_layout import is_laid_out, write_laid_out
 from wegl_dask.sources.base import NUMBERING_KEYS, REJECTED_SCHEMA, LabelSchema, SourceShard, StoredShard
 
 ShardFile: TypeAlias = str | os.PathLike[str] | IO[bytes]
@@ -71,7 +72,6 @@ _UNNAMED = "unnamed"
 _GRAPH_SCHEMA = TypeAdapter(GraphSchema)
 _ROW_RANGES = TypeAdapter(dict[str, list[Annotated[list[int], Field(min_length=2, max_length=2)]]])
 _LABEL_SCHEMA = TypeAdapter(LabelSchema)
-_ROW_GROUP_ROWS = 4096
 _INT32_MAX = np.iinfo(np.int32).max
 
 
@@ -260,7 +260,7 @@ def write_shard(
 ) -> None:
     """Write a graph shard; equal input gives equal bytes. See `shard_table` for parameters and errors, `Shard` for `unnamed`."""
     with _opened(file, "wb") as target:
-        _write_table(_with_unnamed(shard_table(graphs, rows, labels, numbering), unnamed), target)
+        write_laid_out(_with_unnamed(shard_table(graphs, rows, labels, numbering), unnamed), target)
 
 
 def shard_bytes(
@@ -272,13 +272,12 @@ def shard_bytes(
     unnamed: RowRanges | None = None,
     stored: StoredShard | None = None,
 ) -> bytes:
-    """Encode a graph shard as `write_shard` does; where `stored` holds the very same table, take its bytes as they are."""
+    """Encode a graph shard as `write_shard` does; where `stored` has the very same table in that form, take its bytes."""
     table = _with_unnamed(shard_table(graphs, rows, labels, numbering), unnamed)
-    # With `check_metadata` the name of a list's entries would matter, which Parquet changes.
-    if stored is not None and stored.table.equals(table) and stored.table.schema.metadata == table.schema.metadata:
+    if stored is not None and _is_same_table(stored.table, table) and is_laid_out(stored.content):
         return stored.content
     buffer = io.BytesIO()
-    _write_table(table, buffer)
+    write_laid_out(table, buffer)
     return buffer.getvalue()
 
 
@@ -330,21 +329,15 @@ def summarize_shard(file: ShardFile) -> ShardSummary:
         )
 
 
+def _is_same_table(stored: pa.Table, table: pa.Table) -> bool:
+    # With `check_metadata` the name of a list's entries would matter, which Parquet changes.
+    return bool(stored.equals(table)) and stored.schema.metadata == table.schema.metadata
+
+
 def _with_unnamed(table: pa.Table, unnamed: RowRanges | None) -> pa.Table:
     if not unnamed:
         return table
     return table.replace_schema_metadata({**table.schema.metadata, _UNNAMED: json.dumps(unnamed, ensure_ascii=False)})
-
-
-def _write_table(table: pa.Table, target: str | IO[bytes]) -> None:
-    pq.write_table(
-        table,
-        target,
-        row_group_size=_ROW_GROUP_ROWS,
-        compression="zstd",
-        compression_level=1,
-        write_page_checksum=True,
-    )
 
 
 def _lists(offsets: IntArray, values: npt.NDArray[Any], dtype: npt.DTypeLike) -> pa.ListArray:

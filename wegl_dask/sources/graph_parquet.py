@@ -181,8 +181,10 @@ class _WholeFile(io.BytesIO):
                 return None
             if found != n_rows:
                 return None
+            # Without a size it would be read 8 kB at a time.
+            size = stream.seek(0, io.SEEK_END)
             stream.seek(0)
-            return cls(stream.read(), piece)
+            return cls(stream.read(size), piece)
 
 
 def _hash_rows(piece: str, start: int, stop: int) -> str:
