@@ -3,6 +3,7 @@
 import io
 import json
 import os
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -370,18 +371,7 @@ def _metadata(schema: GraphSchema, labels: LabelSchema, numbering: Mapping[str, 
 
 def _check_schema(found: pa.Schema, name: str) -> tuple[GraphSchema, LabelSchema, dict[str, pa.DataType]]:
     """Read the schemas from a file's metadata, and the names and types of its extra columns."""
-    needed = (*ROW_COLUMNS, *GRAPH_COLUMNS)
-    for column in needed:
-        if column not in found.names:
-            raise SourceError(f"{name} is no graph shard: the column {column} is missing; it needs {', '.join(needed)}")
-        if found.names.count(column) > 1:
-            raise SourceError(
-                f"{name} is no graph shard: it has {found.names.count(column)} columns of the name {column}"
-            )
-    for column in LIST_COLUMNS:
-        kind = found.field(column).type
-        if not (pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)):
-            raise SourceError(f"{name} is no graph shard: the column {column} is of type {kind}; lists are needed")
+    _check_columns(found, name)
     stored = {key.decode(): value.decode() for key, value in (found.metadata or {}).items()}
     values: dict[str, Any] = {}
     for key in _METADATA_KEYS:
@@ -401,7 +391,25 @@ def _check_schema(found: pa.Schema, name: str) -> tuple[GraphSchema, LabelSchema
         raise SourceError(
             f"{name}: the schema metadata entry {problem['loc'][0]} is {problem['input']!r}: {problem['msg']}"
         ) from error
-    return schema, labels, {field.name: field.type for field in found if field.name not in needed}
+    known = {*ROW_COLUMNS, *GRAPH_COLUMNS}
+    return schema, labels, {field.name: field.type for field in found if field.name not in known}
+
+
+def _check_columns(found: pa.Schema, name: str) -> None:
+    """Raise SourceError for a column that is missing, there twice or no list where lists are needed."""
+    needed = (*ROW_COLUMNS, *GRAPH_COLUMNS)
+    for column in needed:
+        if column not in found.names:
+            raise SourceError(f"{name} is no graph shard: the column {column} is missing; it needs {', '.join(needed)}")
+    for column, n_columns in Counter(found.names).items():
+        if n_columns > 1:
+            raise SourceError(
+                f"{name} is no graph shard: it has {n_columns} columns of the name {column}; keep one, or rename the others"
+            )
+    for column in LIST_COLUMNS:
+        kind = found.field(column).type
+        if not (pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)):
+            raise SourceError(f"{name} is no graph shard: the column {column} is of type {kind}; lists are needed")
 
 
 def _numbering(found: pa.Schema, name: str) -> dict[str, Any]:

@@ -368,7 +368,11 @@ def test_a_file_that_is_no_shard_is_named(two_parts, read_source):
     [
         (
             lambda rows: rows.append_column("edge_source", rows.column("edge_source")),
-            "2 columns of the name edge_source",
+            "2 columns of the name edge_source; keep one",
+        ),
+        (
+            lambda rows: rows.append_column("x", rows.column("split")).append_column("x", rows.column("split")),
+            "2 columns of the name x; keep one",
         ),
         (
             lambda rows: rows.set_column(6, "edge_source", pa.array([1] * rows.num_rows)),
@@ -408,6 +412,15 @@ def test_a_file_that_changed_after_the_scan_is_named(two_parts):
     write_shard(two_parts / "part-00000.parquet", batch_of([1]), rows_of(1), CLASSES)
     with pytest.raises(SourceError, match=r"part-00000\.parquet has 1 rows, and rows 0 to 2 were asked for"):
         list(source.read(plan, plan.units[0]))
+
+
+def test_a_file_that_has_no_row_group_has_no_graphs(two_parts, read_source):
+    file = two_parts / "part-00000.parquet"
+    pq.ParquetWriter(file, pq.read_schema(file)).close()
+    assert pq.read_metadata(file).num_row_groups == 0
+    found = read_source(table(two_parts))
+    assert [shard.graphs.n_graphs for shard in found.shards] == [0, 1]
+    assert found.rows["graph_id"] == ["mol 2"]
 
 
 def test_shards_are_read_from_a_url(read_source):

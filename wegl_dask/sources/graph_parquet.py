@@ -197,7 +197,8 @@ def _hash_rows_of(stream: BinaryIO, start: int, stop: int) -> str:
     metadata = pq.read_metadata(stream)
     ends = np.cumsum([metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)])
     first, last = np.searchsorted(ends, [start, stop - 1], side="right").tolist()
-    return hash_row_groups(metadata, stream, range(first, last + 1))
+    # A file without rows may have no row group either.
+    return hash_row_groups(metadata, stream, range(first, min(last + 1, len(ends))))
 
 
 def _alias(file: str, name: str, found: pa.DataType) -> str:
