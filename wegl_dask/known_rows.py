@@ -16,7 +16,7 @@ from wegl_dask.checksums import fingerprint
 from wegl_dask.errors import SourceError
 from wegl_dask.graphs import GraphBatch, IntArray, UsedAttributes
 from wegl_dask.records import PartRecord, part_path
-from wegl_dask.row_ranges import rows_among
+from wegl_dask.row_ranges import RowRanges, rows_among
 from wegl_dask.shards import IngestedShard, ingest_shard, origins, read_shard, reject_graphs
 from wegl_dask.sorted_texts import SortedTexts
 from wegl_dask.sources.base import REJECTED_SCHEMA, SourceShard
@@ -99,7 +99,7 @@ class KnownRows:
 
     def ids(self, folder: RunFolder) -> SortedTexts | None:
         """Read the ids by which rows are known, if they are; once in a worker."""
-        return _known_ids(folder, self.n_shards, self.fingerprint) if self.key == "id" else None
+        return _known_by_id(folder, self.n_shards, self.fingerprint).ids if self.key == "id" else None
 
     def leave_out(
         self,
@@ -114,7 +114,7 @@ class KnownRows:
 
         Rows that are known by their place are compared with what they were: all columns, and the graphs, or the numbers
         of nodes where graphs were not kept; of rejected ones the ids. Where rows are known by their ids, those that have
-        none are rejected.
+        none are rejected, but those of a file that is read again, which had none before.
 
         Raises
         ------
@@ -130,9 +130,11 @@ class KnownRows:
         known = at_known_places
         if ids is not None:
             has_none = [rows_among(part, shard.unnamed) for part in parts]
+            unnamed = _known_by_id(folder, self.n_shards, self.fingerprint).unnamed
+            had_none = [rows_among(part, unnamed) for part in parts]
             by_id = [ids.positions(part.column("graph_id")) >= 0 for part in parts]
             # Nor is a row without an id told from others by its place, except in a file that is read again.
-            known = [np.where(*masks) for masks in zip(has_none, at_known_places, by_id, strict=True)]
+            known = [np.where(*masks) for masks in zip(has_none, had_none, by_id, strict=True)]
             _require_new_places(parts, known, at_known_places)
         n_known = sum(int(mask.sum()) for mask in known)
         if not n_known:
@@ -274,16 +276,29 @@ def _known(folder: RunFolder, append: int, fingerprint: str) -> Places:
     return places
 
 
+@dataclass(frozen=True)
+class _KnownById:
+    """The ids by which rows are known, and the places of those that had none."""
+
+    ids: SortedTexts
+    unnamed: RowRanges
+
+
 @lru_cache(maxsize=1)
-def _known_ids(folder: RunFolder, n_shards: int, fingerprint: str) -> SortedTexts:  # noqa: ARG001  keys the cache
+def _known_by_id(folder: RunFolder, n_shards: int, fingerprint: str) -> _KnownById:  # noqa: ARG001  keys the cache
     rejected = folder.listing("rejected")
     chunks: list[pa.Array] = []
+    places: RowRanges = {}
     for shard in range(n_shards):
         keys = _read_keys(folder, [part_path("data", shard), *_rejected_paths(shard, rejected)])
         record = folder.record("ingest", shard)
         unnamed = {} if record is None else record.extra.get("unnamed", {})
         chunks += keys.filter(pa.array(~rows_among(keys, unnamed))).column("graph_id").chunks
-    return SortedTexts.of(chunks)
+        # Of rows that an earlier version has read it is not known.
+        had_none = {} if record is None else record.extra.get("unnamed", record.extra["source_rows"])
+        for name, ranges in had_none.items():
+            places.setdefault(name, []).extend(ranges)
+    return _KnownById(SortedTexts.of(chunks), {name: sorted(ranges) for name, ranges in places.items()})
 
 
 def _rejected_paths(shard: int, listing: Mapping[str, int | None]) -> list[str]:

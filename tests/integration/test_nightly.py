@@ -354,6 +354,22 @@ def test_rows_that_have_no_id_are_rejected_where_rows_are_known_by_it(
     assert verify_run(RunFolder(str(tmp_path / "out")), deep=True) == []
 
 
+def test_a_row_without_an_id_in_the_place_of_one_that_had_one_is_refused(
+    run, write_lines, folder_job, append, tmp_path
+):
+    write_lines("a.csv", ["CCO,a", "CCN,", "CCC,c"])
+    run(folder_job(source={"max_rejected_fraction": 0.9}, **SMALL))
+    write_lines("a.csv", ["CCCl,", "CCO,a", "CCN,", "CCC,c"])
+    with pytest.raises(
+        SourceError, match=r"a\.csv, row 0 \(id 0\) is new, and a row of that file and number was embedded"
+    ):
+        append(tmp_path / "out", key="id")
+    # One that had none is known in a file that grows.
+    write_lines("a.csv", ["CCO,a", "CCN,", "CCC,c", "CCCl,d"])
+    assert append(tmp_path / "out", key="id").rows == 1
+    assert ids(tmp_path / "out") == ["1", "a", "c", "d"]
+
+
 def test_rows_that_had_no_id_have_none_in_graph_shards_either(run, write_lines, append, tmp_path):
     lines = {"a": ["CCO", "CCN", "CCC"], "b": ["CCF", "CCCl", "CCBr", "CCI"]}
     for name, smiles in lines.items():
