@@ -101,6 +101,36 @@ def test_parallel_edges_of_a_multigraph_are_kept(tmp_path, read_source):
     assert canonical_edges(found.graphs)[1].parallel_edges_merged == 6
 
 
+@pytest.mark.parametrize("of_twice", [{"multigraph": False}, {"multigraph": True}, {}])
+@pytest.mark.parametrize("directed", [False, True])
+def test_of_an_edge_that_node_link_json_lists_twice_the_first_counts(tmp_path, read_source, of_twice, directed):
+    ends = [("a", 2), ("a", 2)] if directed else [("a", 2), (2, "a")]
+    links = [{"source": s, "target": t, "key": 7, "length": i + 1} for i, (s, t) in enumerate(ends)]
+    graph = {**NODE_LINK, "links": links, "directed": directed}
+    graph.pop("multigraph")
+    (tmp_path / "twice.json").write_text(json.dumps(graph | of_twice))
+    graphs, found = canonical_edges(read_source(table(tmp_path, edge_attributes=["length"])).graphs)
+    # The edge of length 1 is there in one direction, or in both.
+    assert graphs.edge_attributes.ravel().tolist() == [1.0, 1.0]
+    assert found.parallel_edges_merged == (1 if directed else 2)
+
+
+def test_the_key_of_an_edge_of_node_link_json_is_an_attribute(tmp_path, read_source):
+    links = [{"source": "a", "target": 2, "key": 7}]
+    (tmp_path / "a.json").write_text(json.dumps({**NODE_LINK, "links": links}))
+    assert read_source(table(tmp_path, edge_attributes=["key"])).graphs.edge_attributes.ravel().tolist() == [7.0, 7.0]
+
+
+def test_edges_of_graphml_with_the_same_ends_and_the_same_id_are_refused(tmp_path, read_source):
+    twice = GRAPHML.format(default="undirected").replace("<edge source=", '<edge id="e" source=')
+    (tmp_path / "different_ends.graphml").write_text(twice)
+    (tmp_path / "same_ends.graphml").write_text(twice.replace('source="n2"', 'source="n0"'))
+    found = read_source(table(tmp_path, edge_attributes=["length"]))
+    assert found.rows["graph_id"] == ["different_ends"]
+    reason = "two edges that join the same nodes have the same id: give them others, or none"
+    assert reasons(found) == {"same_ends": reason}
+
+
 def test_compressed_files_are_read(tmp_path, read_source):
     (tmp_path / "mol.1.gml.gz").write_bytes(gzip.compress(GML.encode()))
     found = read_source(table(tmp_path))

@@ -4,6 +4,7 @@ import importlib
 import io
 import json
 import warnings
+from collections import Counter
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
@@ -45,6 +46,7 @@ def parse_graph(name: str, content: bytes) -> Any:
     -------
     networkx.Graph
         Or a DiGraph, MultiGraph or MultiDiGraph. The nodes of GML are its ids, the labels are an attribute ``label``.
+        Node-link JSON always gives one with parallel edges, in the order of the file.
 
     Raises
     ------
@@ -93,9 +95,13 @@ def _require_text(graph: Any) -> None:
 
 def _parse_graphml(networkx: ModuleType, content: bytes) -> tuple[Any, int]:
     graph = networkx.read_graphml(io.BytesIO(content))
-    # networkx makes nodes of whatever an edge names; only the text knows which were declared.
+    # networkx makes nodes of whatever an edge names, and of edges of one id a single one with the attributes of the last;
+    # only the text knows which were declared.
     elements = ET.iterparse(io.BytesIO(content))  # noqa: S314  networkx has parsed it with the same parser
-    return graph, sum(element.tag.rpartition("}")[2] == "node" for _, element in elements)
+    declared = Counter(element.tag.rpartition("}")[2] for _, element in elements)
+    if graph.number_of_edges() < declared["edge"]:
+        raise UnusableGraphError("two edges that join the same nodes have the same id: give them others, or none")
+    return graph, declared["node"]
 
 
 def _parse_gml(networkx: ModuleType, content: bytes) -> tuple[Any, int]:
@@ -110,4 +116,11 @@ def _parse_node_link(networkx: ModuleType, content: bytes) -> tuple[Any, int]:
         raise ValueError('an object with "nodes" and "edges" (or "links") is needed')
     if not isinstance(values.get("graph", {}), dict):
         raise TypeError(f'"graph" is {values["graph"]!r}; an object with the attributes of the graph is needed')
-    return networkx.node_link_graph(values, edges=edges), len(values["nodes"])
+    graph = networkx.node_link_graph({**values, "multigraph": True, edges: []}, edges=edges)
+    # networkx would give an edge that is listed twice, or twice with one key, the attributes of the last.
+    for edge in values[edges]:
+        source, target = (tuple(end) if isinstance(end, list) else end for end in (edge["source"], edge["target"]))
+        key = graph.add_edge(source, target)
+        attributes = {name: value for name, value in edge.items() if name not in ("source", "target")}
+        graph.get_edge_data(source, target, key).update(attributes)
+    return graph, len(values["nodes"])
