@@ -327,7 +327,11 @@ def _arrays(fields: Mapping[str, Any], names: Sequence[str]) -> dict[str, npt.ND
 
 def _to_numpy(name: str, tensor: Any) -> npt.NDArray[Any]:
     try:
-        return unmasked(name, tensor.detach().cpu() if hasattr(tensor, "detach") else tensor)
+        if not hasattr(tensor, "detach"):
+            return unmasked(name, tensor)
+        # NumPy has no bfloat16, and single precision holds all numbers of shorter types.
+        is_short = tensor.is_floating_point() and tensor.itemsize < np.dtype(np.float32).itemsize
+        return unmasked(name, (tensor.float() if is_short else tensor).detach().cpu())
     except (TypeError, ValueError) as error:
         raise UnusableGraphError(f"{name} cannot be read as a dense array: {error}") from error
 
