@@ -120,6 +120,14 @@ def test_bad_line_is_named_in_whichever_block_it_is(monkeypatch):
             scan(text.encode())
 
 
+@pytest.mark.parametrize("blank", [b"\n", b" \r\n", b"\n\n"])
+def test_a_blank_first_line_is_named_and_not_those_after_it(blank):
+    with pytest.raises(
+        BadLineError, match=r"^line 1 of numbers\.txt is ''; each line must hold 2 whole numbers .*not blank: "
+    ):
+        scan(blank + b"1, 2\n2, 1\n")
+
+
 def test_truncated_and_damaged_compression_is_one_error():
     content = gzip.compress(b"".join(b"%d\n" % line for line in range(10_000)))
     damaged = bytearray(content)

@@ -253,7 +253,9 @@ def _text_blocks(
 
 
 def _count_columns(text: bytes) -> int:
-    return text.count(b",", 0, text.find(b"\n")) + 1
+    """Count the columns of the first line that is not blank."""
+    filled = text.lstrip()
+    return filled.count(b",", 0, filled.find(b"\n")) + 1
 
 
 def _parse(block: _TextBlock, name: str, number: NumberType, n_columns: int) -> Numbers:
@@ -284,7 +286,11 @@ def _parse(block: _TextBlock, name: str, number: NumberType, n_columns: int) -> 
 
 def _describe_bad_line(block: _TextBlock, name: str, number: NumberType, n_columns: int, complaint: str) -> str:
     what = "whole number" if number == "int64" else "number"
-    allowed = f"{n_columns} {what}s separated by commas, as in its first line" if n_columns > 1 else f"one {what}"
+    allowed = (
+        f"{n_columns} {what}s separated by commas, as in the first line that is not blank"
+        if n_columns > 1
+        else f"one {what}"
+    )
     found = re.search(r"Row #(\d+)", complaint)
     if found is None:
         return f"{name} is not a text file of numbers ({complaint}); each of its lines must hold {allowed}"
