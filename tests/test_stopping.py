@@ -4,11 +4,13 @@ import asyncio
 import logging
 import os
 import signal
+import subprocess
 import sys
 import threading
 import traceback
 import weakref
 from contextlib import contextmanager, suppress
+from pathlib import Path
 
 import pytest
 from distributed.utils import LoopRunner, sync
@@ -223,3 +225,30 @@ def test_signals_that_a_thread_of_a_library_takes_are_held_too():
         hold()
     thread.join()
     assert passed == list(range(1000))
+
+
+KILLED = """
+import multiprocessing, os, signal
+from wegl_dask.stopping import start_resource_tracker
+
+start_resource_tracker()
+semaphore = multiprocessing.get_context("spawn").Semaphore()
+print(semaphore._semlock.name, os.environ.get("PYTHONWARNINGS"), flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere semaphores are no files")
+def test_what_a_killed_command_leaves_is_removed_without_a_word():
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONWARNINGS"}
+    # What removes it has the pipes too: it has ended when they are closed.
+    done = subprocess.run(
+        [sys.executable, "-c", KILLED],
+        env={**environment, "PYTHONPATH": str(Path(__file__).parents[1])},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    name, warnings_of_the_command = done.stdout.split()
+    assert (done.returncode, done.stderr, warnings_of_the_command) == (-signal.SIGKILL, "", "None")
+    assert not Path(f"/dev/shm/sem.{name.lstrip('/')}").exists()

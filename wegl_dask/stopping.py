@@ -1,5 +1,6 @@
 """Ctrl-C, SIGTERM and the end of the terminal: the command stops, closes what it opened, and says how to go on."""
 
+import os
 import signal
 import sys
 import threading
@@ -7,6 +8,8 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from multiprocessing import resource_tracker
 from types import FrameType
+
+from wegl_dask.worker_environment import variables_put_back
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -185,7 +188,9 @@ def start_resource_tracker() -> None:
     """Start multiprocessing's resource tracker, out of reach of the signals that stop a command.
 
     The thread that starts it has SIGINT and SIGTERM again, so it has to be there before these are held. Python has it
-    ignore them, and not SIGHUP, of which it would die with those that it is to outlive.
+    ignore them, and not SIGHUP, of which it would die with those that it is to outlive. What it removes behind a command
+    that was killed it removes without a word: that would be no line of the command's log.
     """
-    with signals_held(signal.SIGHUP):
+    with signals_held(signal.SIGHUP), variables_put_back(["PYTHONWARNINGS"]):
+        os.environ["PYTHONWARNINGS"] = "ignore::UserWarning"
         resource_tracker.ensure_running()
