@@ -8,7 +8,7 @@ import pytest
 
 from wegl_dask.errors import SourceError
 from wegl_dask.graphs import GraphBatch, GraphSchema, offsets_from_counts
-from wegl_dask.shards import ingest_shard, read_shard, shard_bytes, write_shard
+from wegl_dask.shards import ingest_shard, shard_bytes, write_shard
 from wegl_dask.sources.base import LabelSchema
 from wegl_dask.sources.graph_parquet import GraphParquetSource
 from wegl_dask.spec import GraphParquetTable
@@ -130,7 +130,7 @@ def one_part(tmp_path):
     return file
 
 
-LAID_OUT = {"compression": "zstd", "write_page_checksum": True}
+LAID_OUT = {"compression": "zstd"}
 """As graph shards are, those of few rows."""
 
 
@@ -155,19 +155,6 @@ def test_a_file_that_is_larger_or_slower_to_read_than_what_would_be_written_is_w
     columns = range(metadata.num_columns)
     assert metadata.num_row_groups == 1
     assert {metadata.row_group(0).column(column).compression for column in columns} == {"ZSTD"}
-
-
-def test_what_a_file_without_checksums_holds_is_guarded_by_some(one_part, read_source):
-    rows = pq.read_table(one_part)
-    pq.write_table(rows, one_part, **{**LAID_OUT, "write_page_checksum": False})
-    found = read_source(table(one_part))
-    content = bytearray(encoded(found, found.shards[0], stored=True))
-    chunk = pq.read_metadata(io.BytesIO(content)).row_group(0).column(rows.column_names.index("node_attributes"))
-    # The last byte of the page of its distinct numbers: the largest, 4.0, would be 16.0.
-    assert content[chunk.data_page_offset - 1] == 0x40
-    content[chunk.data_page_offset - 1] = 0x41
-    with pytest.raises(SourceError, match="cannot read the graph shard"):
-        read_shard(io.BytesIO(content))
 
 
 def test_files_of_full_row_groups_and_without_rows_are_copied(tmp_path, read_source):

@@ -7,7 +7,6 @@ from typing import BinaryIO
 import pyarrow.parquet as pq
 
 from wegl_dask.checksums import fingerprint
-from wegl_dask.shard_layout import first_page_offset
 from wegl_dask.sources.streams import open_stream
 
 _BLOCK_BYTES = 1 << 20
@@ -30,7 +29,7 @@ def hash_row_groups(
     for group in groups:
         chunks = [metadata.row_group(group).column(i) for i in range(metadata.num_columns)]
         for chunk in [chunk for chunk in chunks if columns is None or chunk.path_in_schema in columns]:
-            stream.seek(first_page_offset(chunk))
+            stream.seek(min(chunk.dictionary_page_offset or chunk.data_page_offset, chunk.data_page_offset))
             left = chunk.total_compressed_size
             while left and (data := stream.read(min(left, _BLOCK_BYTES))):
                 digest.update(data)
