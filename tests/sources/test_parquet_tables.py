@@ -80,6 +80,17 @@ def test_ids_and_extra_columns_are_written_as_text(read, path):
     assert found.rows["mass"] == ["16.5", "32"]
 
 
+@pytest.mark.parametrize("kind", [pa.float16(), pa.float32(), pa.float64()])
+def test_a_number_that_is_nan_is_no_id_and_no_text(kind, read, path):
+    numbers = pa.array([7.0, np.nan, None], kind)
+    pq.write_table(pa.table({"n": numbers, "smiles": ["C", "CO", "CN"], "name": ["nan", "a", "b"]}), path)
+    found = read(id_column="n", extra_columns=["n", "name"])
+    assert found.rows["graph_id"] == ["7", "1", "2"]
+    assert found.shards[0].unnamed == {str(path): [[1, 3]]}
+    assert found.rows["n"] == ["7", None, None]
+    assert found.rows["name"] == ["nan", "a", "b"]
+
+
 def test_text_that_is_not_utf_8_is_rejected(read, path):
     pq.write_table(pa.table({"smiles": pa.array([b"C", b"C\xff", b"CO"])}), path)
     found = read()

@@ -150,7 +150,10 @@ def _gathered(metadata: pq.FileMetaData, rows_per_cut: int) -> Iterator[tuple[ra
 
 
 def _texts(column: pa.Array) -> list[str | UnicodeDecodeError | None]:
-    """Write values as text, numbers in their shortest form, booleans as 0 and 1, and UUIDs in digits and hyphens."""
+    """Write values as text, numbers in their shortest form, booleans as 0 and 1, and UUIDs in digits and hyphens.
+
+    NaN, which pandas has for a number that is missing, is no text.
+    """
     if pa.types.is_dictionary(column.type):
         column = column.dictionary_decode()
     if isinstance(column.type, pa.BaseExtensionType):
@@ -162,8 +165,11 @@ def _texts(column: pa.Array) -> list[str | UnicodeDecodeError | None]:
     if pa.types.is_boolean(column.type):
         column = pc.cast(column, pa.int8())
     if pa.types.is_integer(column.type) or pa.types.is_floating(column.type) or pa.types.is_null(column.type):
-        texts: list[str | UnicodeDecodeError | None] = pc.cast(column, pa.string()).to_pylist()
-        return texts
+        texts = pc.cast(column, pa.string())
+        if pa.types.is_floating(column.type):
+            texts = pc.if_else(pc.equal(texts, "nan"), None, texts)
+        written: list[str | UnicodeDecodeError | None] = texts.to_pylist()
+        return written
     if not (pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type)):
         column = pc.cast(pc.cast(column, pa.large_string()), pa.large_binary())
     return [None if value is None else _decoded(value) for value in column.to_pylist()]
