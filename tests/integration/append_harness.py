@@ -56,7 +56,7 @@ def draw_wave(draw):
 class Harness:
     """Rounds of appends, and what became of them."""
 
-    def __init__(self, work, data, state):
+    def __init__(self, work, data, state, reference):
         self.state = state
         self.inputs = work / "in"
         self.work = work
@@ -78,6 +78,7 @@ class Harness:
                         "max_rejected_fraction": 1.0,
                     },
                     "projection": {"components": 10},
+                    "reference": {"kind": reference},
                     "output": {"path": str(work / "base")},
                     "cluster": {"workers": 2, "memory_limit": "1GB"},
                 }

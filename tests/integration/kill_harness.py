@@ -285,7 +285,7 @@ class Job:
             return code, process.message(), last
 
 
-def write_job(folder, root, nodes_per_shard):
+def write_job(folder, root, nodes_per_shard, reference):
     path = folder / "job.toml"
     job = {
         # Some graphs are larger, so that there is something in rejected/.
@@ -298,6 +298,7 @@ def write_job(folder, root, nodes_per_shard):
         },
         "nodes": {"virtual_node": True},
         "projection": {"components": 10},
+        "reference": {"kind": reference},
         "output": {"path": "given with --set"},
         "cluster": {"workers": 2, "memory_limit": "1GB", "allowed_failures": 10},
     }
@@ -399,13 +400,13 @@ class State:
 class Harness:
     """Rounds of a job, and what became of them."""
 
-    def __init__(self, work, data, state):
+    def __init__(self, work, data, state, reference):
         self.work = work
         self.state = state
         self.n_graphs = n_graphs = state.values["graphs"]
         root = work / "ogb"
         molhiv_head(data, root, n_graphs)
-        self.job_path = write_job(work, root, nodes_per_shard=max(100, 25 * n_graphs // 40))
+        self.job_path = write_job(work, root, max(100, 25 * n_graphs // 40), reference)
         self.undisturbed = work / "undisturbed"
         self.job(self.undisturbed).finish()
         self.n_shards = count(self.undisturbed / "data", "part-*.parquet")
@@ -511,12 +512,13 @@ def main(make_harness, description):
     parser.add_argument("--data", type=Path, required=True, help="folder that holds ogb/ogbg_molhiv")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--graphs", type=int, default=2000)
+    parser.add_argument("--reference", default="kmeans", help="`reference.kind` of the jobs")
     arguments = parser.parse_args()
     # So that a harness that is stopped ends what it has started.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     with tempfile.TemporaryDirectory(prefix="kills-") as work:
         state = State(arguments.state, arguments.seed, arguments.graphs)
-        harness = make_harness(Path(work), arguments.data, state)
+        harness = make_harness(Path(work), arguments.data, state, arguments.reference)
         try:
             while state.values["kills"] < arguments.kills:
                 harness.round()

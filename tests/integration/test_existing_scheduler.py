@@ -122,7 +122,9 @@ def settings(tls, **more):
 def test_a_job_runs_by_tls_on_workers_that_are_given_the_package(
     foreign_cluster, certificates, wheel, command, job_file, molecules_job, run, same_bytes, tmp_path
 ):
-    job = job_file(molecules_job())
+    # For k-means new workers import some seconds' worth.
+    reference = {"kind": "sample"}
+    job = job_file(molecules_job(reference=reference))
     here = settings(certificates())
 
     done = command("run", job, "--scheduler", foreign_cluster, *here, shared=False)
@@ -144,7 +146,7 @@ def test_a_job_runs_by_tls_on_workers_that_are_given_the_package(
     upload = settings(certificates(), upload=wheel)
     done = command("run", job, "--scheduler", foreign_cluster, *upload, shared=False)
     assert done.code == 0, done.err
-    run(molecules_job("here"))
+    run(molecules_job("here", reference=reference))
     assert same_bytes(tmp_path / "out", tmp_path / "here")
 
     def heavy_modules():

@@ -17,8 +17,9 @@ def harness(shared_data, tmp_path):
     """Run the harness until so many kills are done: its state."""
     state = tmp_path / "state.json"
 
-    def run(kills, *, graphs, seed=0, program="kill_harness.py"):
+    def run(kills, *, graphs, seed=0, program="kill_harness.py", reference="kmeans"):
         arguments = ["--kills", kills, "--graphs", graphs, "--seed", seed, "--state", state, "--data", shared_data]
+        arguments += ["--reference", reference]
         command = [sys.executable, str(HERE / program), *map(str, arguments)]
         done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
         assert state.exists(), done.stdout
@@ -32,8 +33,8 @@ def harness(shared_data, tmp_path):
 
 
 def test_all_workers_and_later_one_of_them_are_killed_and_nothing_is_lost(harness):
-    """Commands that are killed are those of test_resume."""
-    found = harness(2, graphs=200, seed=6426)
+    """Commands that are killed are those of test_resume. Workers import some seconds' worth for k-means, each anew."""
+    found = harness(2, graphs=200, seed=6426, reference="sample")
     if not found["missed"]:
         assert found["by_kind"] == {"workers": 1, "worker": 1}
         assert found["by_stage"] == {"ingest": 1, "embed": 1}

@@ -13,6 +13,9 @@ from wegl_dask.locks import LOCK_NAME
 
 EMBEDDED = "out/records/embed-"
 
+REFERENCE = {"kind": "sample"}
+"""It reads the samples as k-means does, for which new workers import some seconds' worth."""
+
 KEY, SECRET = "AKIAWEGLHUNTER", "hunter2-and-slashes/+hunter2"
 
 
@@ -72,15 +75,15 @@ def stored_job(bucket, molecules, molecules_job, job_file):
     head, *rows = molecules.read_text().splitlines(keepends=True)
     bucket.put("in/a.csv", head + "".join(rows[:200]))
     bucket.put("in/b.csv.gz", gzip.compress((head + "".join(rows[200:])).encode()))
-    cluster = {"workers": 2, "memory_limit": "1GB"}
+    tables = {"cluster": {"workers": 2, "memory_limit": "1GB"}, "reference": REFERENCE}
     source = {"path": f"{bucket.url}/in/*"}
-    return job_file(molecules_job(source=source, output={"path": f"{bucket.url}/out"}, cluster=cluster))
+    return job_file(molecules_job(source=source, output={"path": f"{bucket.url}/out"}, **tables))
 
 
 def test_a_job_reads_from_a_bucket_and_writes_to_it(bucket, stored_job, command, run, molecules_job, table, tmp_path):
     done = command("run", stored_job, shared=False, environment=bucket.environment)
     assert done.code == 0, done.err
-    run(molecules_job("local"))
+    run(molecules_job("local", reference=REFERENCE))
     found, expected = bucket.table("out/data/"), table(tmp_path / "local")
     assert found["graph_id"].to_pylist() == expected["graph_id"].to_pylist()
     assert found["embedding"].to_pylist() == expected["embedding"].to_pylist()
@@ -147,5 +150,5 @@ def test_a_job_killed_while_it_writes_to_a_bucket_goes_on(
     assert again.code == 0, again.err
     puts = bucket.puts("out/data/")
     assert {key: puts[key] for key in finished} == dict.fromkeys(finished, 1)
-    run(molecules_job("local"))
+    run(molecules_job("local", reference=REFERENCE))
     assert bucket.table("out/data/")["embedding"].to_pylist() == table(tmp_path / "local")["embedding"].to_pylist()

@@ -163,8 +163,10 @@ def test_nothing_is_left_of_a_command_however_it_ends(
     out = tmp_path / "out"
     cluster = {"workers": 2, "memory_limit": "1GB"}
     source = {"nodes_per_shard": 100} | ({"max_nodes": 12, "on_error": "fail"} if how == "failed" else {})
+    # For k-means new workers import some seconds' worth.
+    tables = {"source": source, "reference": {"kind": "sample"}}
     options = {"shared": False, "environment": {"TMPDIR": str(temporary), "DASK_TEMPORARY_DIRECTORY": str(temporary)}}
-    with command.start("run", job_file(mutag_job(source=source, cluster=cluster)), **options) as process:
+    with command.start("run", job_file(mutag_job(**tables, cluster=cluster)), **options) as process:
         family, err = ending(how, process, out, wait_until)
     assert process.returncode == code, err
     gone, alive = psutil.wait_procs(family, timeout=30)
@@ -174,7 +176,7 @@ def test_nothing_is_left_of_a_command_however_it_ends(
         # Nobody was there to remove the folder for spilling, but nothing has been spilled into it.
         left = {path.relative_to(temporary): path.stat().st_size for path in temporary.rglob("*") if path.is_file()}
         assert not any(left.values()), left
-        assert command("run", job_file(mutag_job(source=source))).code == 0
+        assert command("run", job_file(mutag_job(**tables))).code == 0
     else:
         assert [*temporary.iterdir()] == []
         assert not (out / ".lock").exists()

@@ -224,13 +224,16 @@ def test_the_clients_settings_may_be_set_for_all_of_fsspec(proxy, monkeypatch, t
 SOURCE = {"nodes_per_shard": 800}
 """Five shards."""
 
+REFERENCE = {"kind": "sample"}
+"""It reads the samples as k-means does, for which new workers import some seconds' worth."""
+
 
 @pytest.fixture
 def on_s3(command, job_file, mutag_job, proxy, tmp_path):
     """Run the job on MUTAG by the command, on workers of its own, into a bucket behind the proxy."""
     url = f"s3://runs/{tmp_path.name}"
     cluster = {"workers": 2, "memory_limit": "1GB", "retries": 1}
-    job = job_file(mutag_job(source=SOURCE, output={"path": url}, cluster=cluster))
+    job = job_file(mutag_job(source=SOURCE, reference=REFERENCE, output={"path": url}, cluster=cluster))
 
     def run(attempts=4):
         # Long enough for a server that is only slow: what it was asked it may still do when nobody waits for it any more.
@@ -254,7 +257,7 @@ def is_same(on_s3, local):
 def undisturbed(run, shared_data, tmp_path_factory):
     out = tmp_path_factory.mktemp("undisturbed") / "out"
     source = {"kind": "tud", "root": str(shared_data / "TUDataset"), "name": "MUTAG", **SOURCE}
-    run({"source": source, "output": {"path": str(out)}})
+    run({"source": source, "reference": REFERENCE, "output": {"path": str(out)}})
     return out
 
 
