@@ -539,11 +539,13 @@ def in_a_shell(tmp_path):
 
 
 @pytest.mark.parametrize("streams", ["<&- 2>&-", "<&- >&- 2>&-"])
-def test_processes_that_fit_have_streams_where_the_command_has_none(streams, in_a_shell, quickstart, tmp_path):
-    run = shutil.copytree(quickstart.folder / "runs/quickstart", tmp_path / "run")
+def test_processes_that_fit_have_streams_where_the_command_has_none(
+    streams, in_a_shell, make_problem, write_problem, tmp_path
+):
+    write_problem(make_problem("regression"))
     done = in_a_shell(f"python train run --model ridge --protocol cv --folds 2 {streams}")
     assert (done.returncode, "Traceback" in done.stdout + done.stderr) == (0, False)
-    assert (run / "train/ridge/metrics.json").exists()
+    assert (tmp_path / "run/train/ridge/metrics.json").exists()
 
 
 @pytest.mark.usefixtures("job")
