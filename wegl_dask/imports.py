@@ -1,6 +1,7 @@
 """How modules are imported where it matters how long that takes."""
 
 import gc
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib.abc import MetaPathFinder
@@ -18,6 +19,20 @@ class Refusal(MetaPathFinder):
         del path, target
         if fullname == self._name:
             raise ModuleNotFoundError(f"{fullname} is kept from being imported", name=fullname)
+
+
+@contextmanager
+def kept_away(name: str) -> Iterator[None]:
+    """Let what is imported in the block take it that a package is not installed, unless it has been imported before."""
+    if name in sys.modules:
+        yield
+        return
+    refusal = Refusal(name)
+    sys.meta_path.insert(0, refusal)
+    try:
+        yield
+    finally:
+        sys.meta_path.remove(refusal)
 
 
 @contextmanager

@@ -1,9 +1,12 @@
 import errno
+import importlib.util
 import io
 import json
 import os
 import re
 import signal
+import subprocess
+import sys
 import tomllib
 import zipfile
 from contextlib import contextmanager
@@ -570,6 +573,16 @@ def test_a_run_that_has_not_finished_is_not_trained_on(make_problem, write_probl
     assert code == 1
     assert "has not finished" in err
     assert "allow_unfinished" not in err
+
+
+def test_what_trains_and_saves_models_does_without_torch_which_can_be_imported_later():
+    code = (
+        "import sys, importlib.util, wegl_dask.training.job\n"
+        "print('skops.io' in sys.modules, 'torch' in sys.modules, importlib.util.find_spec('torch') is not None)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split()[:2] == ["True", "False"]
+    assert done.stdout.split()[2] == str(importlib.util.find_spec("torch") is not None)
 
 
 def test_where_the_output_is_is_shown_as_it_was_given(make_problem, write_problem, capsys):

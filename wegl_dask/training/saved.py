@@ -7,11 +7,14 @@ import zlib
 from collections.abc import Iterator
 from typing import Any
 
-import skops.io
-
 from wegl_dask.errors import WeglError
 from wegl_dask.folders import Folder
+from wegl_dask.imports import kept_away
 from wegl_dask.training.names import MODEL_FILE, MODEL_NAMES, training_folder
+
+# skops walks through all of scikit-learn, and imports it with a part that is there for its arrays.
+with kept_away("torch"):
+    import skops.io
 
 TRUSTED_TYPES = frozenset(
     {
