@@ -15,13 +15,24 @@ from wegl_dask.run import Run
 from wegl_dask.storage import RunFolder
 from wegl_dask.verify import verify_run
 
+REFERENCE = {"kind": "sample"}
+"""For k-means workers import some seconds' worth, each of those anew that take the place of one that died."""
+
+
+@pytest.fixture
+def mutag_job(mutag_job):
+    def job(out="out", **tables):
+        return mutag_job(out, **({"reference": REFERENCE} | tables))
+
+    return job
+
 
 @pytest.fixture(scope="module")
 def undisturbed(run, shared_data, tmp_path_factory):
     """A run on MUTAG that nothing happened to."""
     out = tmp_path_factory.mktemp("undisturbed") / "out"
     source = {"kind": "tud", "root": str(shared_data / "TUDataset"), "name": "MUTAG", "nodes_per_shard": 300}
-    run({"source": source, "output": {"path": str(out)}})
+    run({"source": source, "reference": REFERENCE, "output": {"path": str(out)}})
     return out
 
 
