@@ -7,7 +7,7 @@ from wegl_dask.folders import Folder
 from wegl_dask.locks import locked
 from wegl_dask.reproduce import ledger as ledger_module
 from wegl_dask.reproduce.ledger import Ledger
-from wegl_dask.training.fits import Search
+from wegl_dask.training.fits import Measured, Search
 from wegl_dask.training.spreading import Workers
 from wegl_dask.training.trees import RandomForest
 
@@ -58,14 +58,14 @@ def test_a_step_that_was_stopped_goes_on_with_the_fits_that_were_done(tmp_path):
         if task.fold == stop_at:
             raise KeyboardInterrupt
         fitted.append(task.fold)
-        return np.full((1, 2, 1), task.fold / 3)
+        return Measured(np.full((1, 1, 1), task.fold / 3), np.empty((0, 1)))
 
     def step(settings, stop_at=None):
         workers = Workers(1)
-        tasks = [Search(RandomForest("binary", 2), fold, [{"n_estimators": 3}], 0) for fold in range(4)]
+        tasks = [Search(RandomForest("binary", 2), fold, [{"n_estimators": 3}], 0, ("accuracy",)) for fold in range(4)]
 
         def compute():
-            return [float(scores.mean()) for scores in workers.map("search", fit, tasks, (stop_at,))]
+            return [float(found.values.mean()) for found in workers.map("search", fit, tasks, (stop_at,))]
 
         with locked(folder) as lock:
             return Ledger(folder, lock).step("one", settings, compute, workers=workers)

@@ -18,7 +18,7 @@ from wegl_dask.folders import Folder
 from wegl_dask.spec import ClusterTable, TrainTable
 from wegl_dask.training import kept_scores, trees
 from wegl_dask.training.crossvalidation import INNER_FOLDS
-from wegl_dask.training.fits import Fit, Search
+from wegl_dask.training.fits import Fit, Measured, Search
 from wegl_dask.training.job import train
 from wegl_dask.training.kept_scores import KeptScores, scores_kept
 from wegl_dask.training.spreading import Workers
@@ -47,13 +47,24 @@ def folder(tmp_path):
 
 
 def searches(n, seed=0):
-    return [Search(RandomForest("binary", 2), fold, [{"n_estimators": 3}], seed) for fold in range(n)]
+    return [Search(RandomForest("binary", 2), fold, [{"n_estimators": 3}], seed, ("accuracy",)) for fold in range(n)]
+
+
+def measured(value):
+    """Stand for the result of a fit."""
+    return Measured(np.full((1, 1, 1), value), np.full((2, 1), value))
+
+
+def values_of(results):
+    """Take both arrays of results apart again."""
+    assert {(each.values.shape, each.scores.shape) for each in results} <= {((1, 1, 1), (2, 1))}
+    return [(each.values[0, 0, 0], each.scores[1, 0]) for each in results]
 
 
 def scores_of(task, calls):
     """Stand for a fit: scores that say which fold they are of."""
     calls.append(task.fold)
-    return np.full((1, 2, 1), task.fold / 3)
+    return measured(task.fold / 3)
 
 
 def files_of(folder):
@@ -79,7 +90,7 @@ def test_what_was_done_before_a_stop_is_not_done_again(stop, folder):
         found = Workers(1, kept=kept).map("search", scores_of, searches(4), (calls,))
         assert kept.n_found == 2
     assert calls == [0, 1, 2, 3]
-    assert np.array_equal(found, [scores_of(task, []) for task in searches(4)])
+    assert values_of(found) == values_of([scores_of(task, []) for task in searches(4)])
     assert files_of(folder) == []
 
 
@@ -104,11 +115,11 @@ def test_results_come_in_the_order_of_the_tasks_whichever_were_there(two_workers
     earlier = KeptScores(folder, HELD, "data")
     for number in (0, 3):
         # Not what would be computed now.
-        earlier.add("search", tasks[number], np.full((1, 2, 1), 70.0 + number))
+        earlier.add("search", tasks[number], measured(70.0 + number))
     earlier.write()
     kept = KeptScores(folder, HELD, "data")
     found = two_workers(kept).map("search", scores_of, tasks, ([],))
-    assert [each[0, 0, 0] for each in found] == [70, 1 / 3, 2 / 3, 73, 4 / 3, 5 / 3]
+    assert values_of(found) == [(value, value) for value in (70, 1 / 3, 2 / 3, 73, 4 / 3, 5 / 3)]
     kept.write()
     assert len(KeptScores(folder, HELD, "data").find("search", tasks)) == 6
 
@@ -119,7 +130,7 @@ def wait_for(task, path):
     while task.fold == 0 and not path.exists():
         assert time.monotonic() < ends
         time.sleep(0.01)
-    return np.zeros((1, 2, 1))
+    return measured(0.0)
 
 
 def test_scores_are_kept_before_a_long_fit_ends(two_workers, folder, tmp_path):
@@ -146,11 +157,11 @@ class Lost:
 @pytest.mark.parametrize("how", ["write", "clear"])
 def test_nothing_is_written_or_removed_without_the_lock(how, folder):
     earlier = KeptScores(folder, HELD, "data")
-    earlier.add("search", searches(1)[0], np.zeros((1, 2, 1)))
+    earlier.add("search", searches(1)[0], measured(0.0))
     earlier.write()
     before = files_of(folder)
     kept = KeptScores(folder, Lost(), "data")
-    kept.add("search", searches(2)[1], np.zeros((1, 2, 1)))
+    kept.add("search", searches(2)[1], measured(0.0))
     with pytest.raises(WeglError, match="the lock was removed"):
         getattr(kept, how)()
     assert files_of(folder) == before
@@ -159,7 +170,7 @@ def test_nothing_is_written_or_removed_without_the_lock(how, folder):
 def test_an_error_is_not_hidden_by_scores_that_cannot_be_kept(folder):
     def stop(error):
         with scores_kept(folder, Lost(), "data") as kept:
-            kept.add("search", searches(1)[0], np.zeros((1, 2, 1)))
+            kept.add("search", searches(1)[0], measured(0.0))
             raise error
 
     with pytest.raises(ValueError, match="the error") as raised:
@@ -181,7 +192,7 @@ def test_where_all_was_done_nothing_is_left_to_do(folder):
     with scores_kept(folder, HELD, "data") as kept:
         found = Workers(2, kept=kept).map("search", scores_of, searches(3), (calls,))
     assert calls == [0, 1, 2]
-    assert [each[0, 0, 0] for each in found] == [0, 1 / 3, 2 / 3]
+    assert values_of(found) == [(value, value) for value in (0, 1 / 3, 2 / 3)]
 
 
 @pytest.mark.parametrize(
@@ -190,8 +201,8 @@ def test_where_all_was_done_nothing_is_left_to_do(folder):
         ("other data", "search", searches(2)),
         ("data", "another step", searches(2)),
         ("data", "search", searches(2, seed=1)),
-        ("data", "search", [Search(RandomForest("binary", 2), 0, [{"n_estimators": 6}], 0)]),
-        ("data", "search", [Search(RandomForest("multiclass", 3), 0, [{"n_estimators": 3}], 0)]),
+        ("data", "search", [Search(RandomForest("binary", 2), 0, [{"n_estimators": 6}], 0, ("accuracy",))]),
+        ("data", "search", [Search(RandomForest("multiclass", 3), 0, [{"n_estimators": 3}], 0, ("accuracy",))]),
     ],
 )
 def test_scores_of_anything_else_are_not_taken(source, step, tasks, folder):
@@ -397,7 +408,7 @@ def test_the_command_says_how_to_go_on_and_that_it_went_on(make_problem, write_p
 def test_scores_that_are_kept_belong_to_the_run(make_problem, write_problem):
     folder = write_problem(make_problem("binary"))
     kept = KeptScores(Folder(f"{folder.url}/train/mlp"), HELD, "data")
-    kept.add("search", searches(1)[0], np.zeros((1, 2, 1)))
+    kept.add("search", searches(1)[0], measured(0.0))
     kept.write()
     toml = folder.job_toml()
     with folder.lock():

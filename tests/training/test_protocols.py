@@ -1,7 +1,8 @@
 import os
 import pickle
 import signal
-from dataclasses import replace
+import tracemalloc
+from dataclasses import dataclass, replace
 
 import dask
 import numpy as np
@@ -16,8 +17,9 @@ from wegl_dask.cluster import open_client
 from wegl_dask.errors import JobFileError, WeglError
 from wegl_dask.spec import ClusterTable
 from wegl_dask.training import dense, svm, trees
-from wegl_dask.training.crossvalidation import INNER_FOLDS
+from wegl_dask.training.crossvalidation import INNER_FOLDS, cross_validate
 from wegl_dask.training.folds import assign_folds, deal_folds
+from wegl_dask.training.learner import Learner
 from wegl_dask.training.metrics import choose_metric
 from wegl_dask.training.models import make_learner
 from wegl_dask.training.protocols import BEST, NESTED, default_protocol, evaluate_cv, evaluate_split
@@ -100,6 +102,62 @@ def test_what_is_sent_with_a_fit_does_not_grow_with_the_graphs(protocol, make_pr
     assert len(sizes) > 1
     # 400 rows are 3,200 bytes.
     assert max(sizes) < 1000
+
+
+@dataclass(frozen=True)
+class ByChance(Learner):
+    """Scores that follow from the numbers of the candidate and of the rows; each candidate is a fit of its own."""
+
+    n_candidates: int = 1
+
+    def groups(self):
+        return [[{"number": number}] for number in range(self.n_candidates)]
+
+    def make(self, *_):
+        raise AssertionError
+
+    def _search(self, _shared, _y, fold, group, _seed):
+        return np.random.default_rng([group[0]["number"], fold.evaluate.sum()]).normal(size=(1, len(fold.evaluate), 1))
+
+
+def test_what_a_cross_validation_holds_grows_neither_with_the_candidates_nor_with_the_inner_folds(make_problem):
+    n, n_tasks = 20_000, 4
+    problem, metric = make_problem("regression", n=n, n_tasks=n_tasks), choose_metric("regression", "cv", None)
+    once = 8 * n * n_tasks
+    sizes, peaks = [], []
+
+    class Weighing(Workers):
+        def map(self, *args):
+            found = super().map(*args)
+            sizes.append(sum(len(pickle.dumps(each)) for each in found))
+            return found
+
+    for n_candidates, inner_folds in ((2, 2), (2, 8), (16, 2)):
+        learner = ByChance("regression", 0, n_candidates)
+        tracemalloc.start()
+        found = cross_validate(problem, learner, metric, Weighing(1), n_folds=4, seed=0, inner_folds=inner_folds)
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+        assert sum(map(len, found.scores)) == n
+        within, outer = sizes[-2:]
+        assert within < once / 10
+        assert once < outer < 1.1 * once
+    assert max(peaks) < min(peaks) + once / 2
+
+
+def test_each_fold_has_the_scores_of_the_candidate_that_is_best_within_the_others(make_problem, one_worker):
+    problem = make_problem("regression", n=60)
+    metric = choose_metric("regression", "cv", None)
+    found = cross_validate(problem, ByChance("regression", 0, 5), metric, one_worker, n_folds=6, seed=0, inner_folds=3)
+    assert len(set(found.own)) > 1
+    for rows, scores, own, inner, values in zip(
+        found.rows, found.scores, found.own, found.inner, found.outer, strict=True
+    ):
+        assert own == inner.argmin()
+        y = np.delete(problem.Y[:, 0], rows)
+        expected = y.mean() + y.std() * np.random.default_rng([own, rows.sum()]).normal(size=len(rows))
+        np.testing.assert_allclose(scores[:, 0], expected)
+        assert values[own] == pytest.approx(root_mean_squared_error(problem.Y[rows, 0], expected))
 
 
 # The split

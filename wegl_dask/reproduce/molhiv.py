@@ -20,7 +20,7 @@ from wegl_dask.training import automl
 from wegl_dask.training.fits import FITS_VERSION, Fit, Search, fit, search
 from wegl_dask.training.foreseen import require_measurable
 from wegl_dask.training.learner import Candidate, Fold, Learner
-from wegl_dask.training.metrics import Metric, choose_metric
+from wegl_dask.training.metrics import Metric, choose_metric, mean_over_tasks
 from wegl_dask.training.models import make_learner
 from wegl_dask.training.names import ModelName
 from wegl_dask.training.problem import FloatMatrix, Problem
@@ -273,14 +273,10 @@ class Molhiv:
         self, task: "_Task", groups: Sequence[Sequence[Candidate]], step: str
     ) -> list[list[tuple[Candidate, float]]]:
         """Measure the candidates of some groups on "valid"."""
-        valid = task.problem.part("valid")
-        searches = [Search(task.learner, "valid", group, 0) for group in groups]
+        searches = [Search(task.learner, "valid", group, 0, (task.metric.name,)) for group in groups]
         found = self._workers.map(step, search, searches, task.to_compare)
         return [
-            [
-                (candidate, task.metric(task.problem.Y[valid], scores, task.learner.threshold))
-                for candidate, scores in zip(group, of_group, strict=True)
-            ]
+            [(candidate, mean_over_tasks(values[0])) for candidate, values in zip(group, of_group.values, strict=True)]
             for group, of_group in zip(groups, found, strict=True)
         ]
 

@@ -2,16 +2,17 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 import numpy as np
 
 from wegl_dask.errors import JobFileError
 from wegl_dask.graphs import IntArray
 from wegl_dask.training.fits import Search, search
-from wegl_dask.training.folds import deal_folds
+from wegl_dask.training.folds import DealtFolds, deal_folds
 from wegl_dask.training.foreseen import require_labels, require_metric
-from wegl_dask.training.learner import Candidate, Fold, Learner
-from wegl_dask.training.metrics import Metric
+from wegl_dask.training.learner import Candidate, Learner
+from wegl_dask.training.metrics import METRICS, Metric, mean_over_tasks
 from wegl_dask.training.problem import FloatMatrix, Problem
 from wegl_dask.training.spreading import Workers
 
@@ -29,23 +30,30 @@ class CrossValidation:
     Attributes
     ----------
     candidates : list of mappings
-    folds : list of Fold
-    scores : list of float64, (n_candidates, n_evaluate, n_outputs)
-        For each fold, the scores of its graphs by every candidate.
+    rows : list of int, (n_evaluate,)
+        The graphs of each fold.
     outer : float64, (n_folds, n_candidates)
         The metric of every candidate on every fold.
     inner : float64, (n_folds, n_candidates)
         Its mean over the folds within the training part of every fold; no columns where it was not asked for.
     n_inner_folds : int
         How many those are.
+    own : list of int
+        The candidate that each fold has chosen by these means; the first where they were not asked for.
+    scores : list of float64, (n_evaluate, n_outputs)
+        For each fold, the scores of its graphs by its own candidate; those of the others are not held.
+    measured : float64, (n_folds, n_candidates, n_metrics, n_tasks)
+        Every metric of every candidate on every fold.
     """
 
     candidates: list[Candidate]
-    folds: list[Fold]
-    scores: list[FloatMatrix]
+    rows: list[IntArray]
     outer: FloatMatrix
     inner: FloatMatrix
     n_inner_folds: int
+    own: list[int]
+    scores: list[FloatMatrix]
+    measured: FloatMatrix
 
 
 def cross_validate(
@@ -61,6 +69,8 @@ def cross_validate(
     step: str = "cross-validation",
 ) -> CrossValidation:
     """Fit every candidate of a grid to the graphs outside each fold, and measure it on the fold.
+
+    The folds within the training parts come first, so that of each fold the scores of one candidate alone need come back.
 
     Parameters
     ----------
@@ -94,40 +104,60 @@ def cross_validate(
         )
     groups = learner.groups() if groups is None else groups
     dealt = deal_folds(problem, rows, n_folds, seed, inner_folds=inner_folds)
-    inner_folds = dealt.n_inner_folds
-    every = list(dealt.values())
-    folds, inner = every[:n_folds], every[n_folds:]
-    for some, name, remedy in ((folds, "a fold", "fewer folds"), (inner, "an inner fold", "give more labels")):
-        require_labels(problem, (fold.train for fold in some), f"the training part of {name}")
+    _require_measurable(problem, learner, metric, dealt)
+    folds, within = list(dealt)[:n_folds], list(dealt)[n_folds:]
+    shared = (dealt, problem.Y, *learner.shared(problem.X))
+    means, own = np.empty((n_folds, 0)), [0] * n_folds
+    if within:
+        searches = [Search(learner, name, group, seed, (metric.name,)) for name in within for group in groups]
+        found = workers.map(f"{step}, inner folds", search, searches, shared)
+        values = np.concatenate([each.values for each in found])[:, 0]
+        table = np.array([mean_over_tasks(each) for each in values])
+        means = table.reshape(n_folds, dealt.n_inner_folds, -1).mean(axis=1)
+        own = [best_candidate(of_fold, metric) for of_fold in means]
+    every_metric = METRICS[problem.kind]
+    names = tuple(each.name for each in every_metric)
+    starts = [0, *accumulate(map(len, groups))]
+    searches = [
+        Search(learner, name, group, seed, names, scored=choice - start if 0 <= choice - start < len(group) else None)
+        for name, choice in zip(folds, own, strict=True)
+        for group, start in zip(groups, starts, strict=False)
+    ]
+    found = workers.map(step, search, searches, shared)
+    measured = np.concatenate([each.values for each in found])
+    by = every_metric.index(metric)
+    return CrossValidation(
+        candidates=[candidate for group in groups for candidate in group],
+        rows=[dealt[name].evaluate for name in folds],
+        outer=np.array([mean_over_tasks(each[by]) for each in measured]).reshape(n_folds, -1),
+        inner=means,
+        n_inner_folds=dealt.n_inner_folds,
+        own=own,
+        scores=[each.scores for task, each in zip(searches, found, strict=True) if task.scored is not None],
+        measured=measured.reshape(n_folds, -1, *measured.shape[1:]),
+    )
+
+
+def _require_measurable(problem: Problem, learner: Learner, metric: Metric, dealt: DealtFolds) -> None:
+    """Refuse folds that cannot be learned from or measured on; they are made one by one, and none is held."""
+    n_folds = len(dealt.inner)
+    names = list(dealt)
+    for some, what, remedy in (
+        (names[:n_folds], "a fold", "fewer folds"),
+        (names[n_folds:], "an inner fold", "give more labels"),
+    ):
+        require_labels(problem, (dealt[name].train for name in some), f"the training part of {what}")
         require_metric(
             problem,
             metric,
-            (fold.evaluate for fold in some),
-            name,
+            (dealt[name].evaluate for name in some),
+            what,
             remedy=f"choose another train.metric, or {remedy}",
             without_labels=remedy,
         )
-    for fold in every:
+    for fold in dealt.values():
         for column in problem.Y[fold.train].T:
             learner.require_fittable(column[~np.isnan(column)])
-    searches = [Search(learner, name, group, seed) for name in dealt for group in groups]
-    found = workers.map(step, search, searches, (dealt, problem.Y, *learner.shared(problem.X)))
-    scores = [np.concatenate(found[i : i + len(groups)]) for i in range(0, len(found), len(groups))]
-    table = np.array(
-        [
-            [metric(problem.Y[fold.evaluate], each, learner.threshold) for each in of_fold]
-            for fold, of_fold in zip(every, scores, strict=True)
-        ]
-    )
-    means = table[n_folds:].reshape(n_folds, inner_folds, -1).mean(axis=1) if inner_folds else np.empty((n_folds, 0))
-    return CrossValidation(
-        candidates=[candidate for group in groups for candidate in group],
-        folds=folds,
-        scores=scores[:n_folds],
-        outer=table[:n_folds],
-        inner=means,
-        n_inner_folds=inner_folds,
-    )
 
 
 def best_candidate(means: FloatMatrix, metric: Metric) -> int:

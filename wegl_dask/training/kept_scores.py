@@ -1,4 +1,4 @@
-"""The scores of fits that are done, kept in a model's folder, so that a training that was stopped goes on where it was."""
+"""What fits that are done have given, kept in a model's folder, so that a training that was stopped goes on where it was."""
 
 import hashlib
 import io
@@ -24,17 +24,17 @@ KEEP_SECONDS = 10.0
 
 
 class Keepable(Protocol):
-    """A task whose result can be told from the scores in it. Its repr says what the result follows from."""
+    """A task whose result can be told from the arrays in it. Its repr says what the result follows from."""
 
-    def scores_of(self, result: Any) -> FloatMatrix | None:
-        """Take the scores out of a result; None where there is more to it."""
+    def arrays_of(self, result: Any) -> Sequence[FloatMatrix] | None:
+        """Take the arrays out of a result, scores or what was measured; None where there is more to it."""
 
-    def result_of(self, scores: FloatMatrix) -> Any:
+    def result_of(self, arrays: Sequence[FloatMatrix]) -> Any:
         """Put a result together again."""
 
 
 class KeptScores:
-    """Scores of the tasks of a training, in files of its folder, some of them in each.
+    """The arrays of the tasks of a training, in files of its folder, those of some tasks in each.
 
     Parameters
     ----------
@@ -43,7 +43,7 @@ class KeptScores:
     lock : Lock
         Of the folder.
     follows_from : str
-        Fingerprint of what the scores follow from, beyond what the tasks say.
+        Fingerprint of what the arrays follow from, beyond what the tasks say.
     clock : callable, optional
         Returns seconds that never go back; `time.monotonic` by default.
 
@@ -76,17 +76,21 @@ class KeptScores:
             if content is None or name != _name_for(content) or not zipfile.is_zipfile(io.BytesIO(content)):
                 continue
             with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
-                for key in keys.keys() & set(arrays.files):
+                names: dict[str, list[str]] = {}
+                for each in arrays.files:
+                    names.setdefault(each.partition("-")[0], []).append(each)
+                for key in keys.keys() & names.keys():
                     number = keys[key]
-                    found[number] = tasks[number].result_of(arrays[key])
+                    found[number] = tasks[number].result_of([arrays[each] for each in names[key]])
         self.n_found += len(found)
         return found
 
     def add(self, step: str, task: Keepable, result: Any) -> None:
         """Keep a result; it is written with others, as `KEEP_SECONDS` has it."""
-        scores = task.scores_of(result)
-        if scores is not None:
-            self._unwritten[self._key(step, task)] = scores
+        arrays = task.arrays_of(result)
+        if arrays is not None:
+            key = self._key(step, task)
+            self._unwritten |= {f"{key}-{i}": array for i, array in enumerate(arrays)}
         if self._clock() - self._start >= KEEP_SECONDS * (self._n_written + 1):
             self.write()
 

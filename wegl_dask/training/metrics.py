@@ -1,6 +1,6 @@
 """How good scores are: the metrics of classes and targets, by the rules of the Open Graph Benchmark's evaluator."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -51,16 +51,25 @@ class Metric:
         float
             NaN where it is not defined in any task, such as the area under the ROC curve of one class alone.
         """
+        return mean_over_tasks(self.by_task(Y, scores, threshold))
+
+    def by_task(self, Y: FloatMatrix, scores: FloatMatrix, threshold: float) -> list[float]:
+        """Compute the metric for every task, NaN where it is not defined; see `__call__`."""
         if self.of_task is None:
             known = ~np.isnan(Y[:, 0])
             hits = scores[known].argmax(axis=1) == Y[known, 0]
-            return float(hits.mean()) if known.any() else np.nan
+            return [float(hits.mean()) if known.any() else np.nan]
         values = []
         for y, score in zip(Y.T, scores.T, strict=True):
             known = ~np.isnan(y)
             values.append(self.of_task(y[known], score[known], threshold) if known.any() else np.nan)
-        defined = [value for value in values if not np.isnan(value)]
-        return float(np.mean(defined)) if defined else np.nan
+        return values
+
+
+def mean_over_tasks(values: Sequence[float] | Column) -> float:
+    """Average the values of a metric over the tasks in which it is defined; NaN where it is in none."""
+    defined = [value for value in values if not np.isnan(value)]
+    return float(np.mean(defined)) if defined else np.nan
 
 
 def _has_both(y: Column) -> bool:
@@ -141,3 +150,8 @@ def choose_metric(kind: ProblemKind, protocol: ProtocolName, name: MetricName | 
 def all_metrics(kind: ProblemKind, Y: FloatMatrix, scores: FloatMatrix, threshold: float) -> dict[str, float]:
     """Compute every metric of a kind of problem; see `Metric`."""
     return {metric.name: metric(Y, scores, threshold) for metric in METRICS[kind]}
+
+
+def all_by_task(kind: ProblemKind, Y: FloatMatrix, scores: FloatMatrix, threshold: float) -> FloatMatrix:
+    """Compute every metric of a kind of problem for every task: float64, (n_metrics, n_tasks)."""
+    return np.array([metric.by_task(Y, scores, threshold) for metric in METRICS[kind]])

@@ -17,7 +17,7 @@ from wegl_dask.training.crossvalidation import INNER_FOLDS, best_candidate, cros
 from wegl_dask.training.fits import Fit, Search, fit, search
 from wegl_dask.training.foreseen import require_classes, require_labels, require_measurable
 from wegl_dask.training.learner import Candidate, Fold, Learner
-from wegl_dask.training.metrics import Metric, all_metrics
+from wegl_dask.training.metrics import METRICS, Metric, all_by_task, mean_over_tasks
 from wegl_dask.training.names import ProtocolName
 from wegl_dask.training.problem import SPLITS, FloatMatrix, Problem, ProblemKind
 from wegl_dask.training.spreading import Workers
@@ -31,8 +31,8 @@ NESTED = "nested"
 Values = dict[str, list[float]]
 """Of each metric its value for every seed or fold."""
 
-_Scored = Mapping[str, Sequence[tuple[FloatMatrix, FloatMatrix]]]
-"""Of whatever is measured the labels and the scores, for every seed or fold."""
+_Measured = Mapping[str, Sequence[FloatMatrix]]
+"""Of whatever is measured every metric for every task, (n_metrics, n_tasks), for every seed or fold."""
 
 
 @dataclass(frozen=True)
@@ -114,17 +114,18 @@ def evaluate_split(
     means, chosen = np.empty(0), candidates[0]
     if len(candidates) > 1:
         folds = {"valid": Fold(train, valid)}
-        searches = [Search(learner, "valid", group, seeds[0]) for group in groups]
+        searches = [Search(learner, "valid", group, seeds[0], (metric.name,)) for group in groups]
         found = workers.map("search", search, searches, (folds, problem.Y, *learner.shared(problem.X)))
-        scores = np.concatenate(found)
-        means = np.array([metric(problem.Y[valid], each, learner.threshold) for each in scores])
+        means = np.array([mean_over_tasks(values[0]) for each in found for values in each.values])
         chosen = candidates[best_candidate(means, metric)]
     others = np.concatenate([valid, test])
     folds = {"others": Fold(train, others, held=valid)}
     fits = [Fit(learner, "others", chosen, seed, keep=seed == seeds[0]) for seed in seeds]
     fitted = workers.map("fit", fit, fits, (folds, problem.Y, problem.X))
-    scored = {
-        name: [(problem.Y[others[part]], scores[part]) for scores, _ in fitted]
+    measured = {
+        name: [
+            all_by_task(problem.kind, problem.Y[others[part]], scores[part], learner.threshold) for scores, _ in fitted
+        ]
         for name, part in (("valid", slice(0, len(valid))), ("test", slice(len(valid), None)))
     }
     notes = [f'chosen by {metric.title} on "valid" with seed {seeds[0]} of {len(candidates)} candidates']
@@ -142,8 +143,8 @@ def evaluate_split(
         candidates=candidates,
         candidate_scores=means,
         chosen=chosen,
-        results=_results(problem.kind, scored, learner.threshold),
-        results_by_task=_results_by_task(problem, scored, learner.threshold),
+        results=_results(problem.kind, measured),
+        results_by_task=_results_by_task(problem, measured),
         repeats="seed",
         rows=others,
         part=["valid"] * len(valid) + ["test"] * len(test),
@@ -187,23 +188,19 @@ def evaluate_cv(
     searched = len(learner.groups()) > 1 or len(learner.groups()[0]) > 1
     inner_folds = INNER_FOLDS if searched else 0
     found = cross_validate(problem, learner, metric, workers, n_folds=n_folds, seed=seed, inner_folds=inner_folds)
-    candidates, folds, scores = found.candidates, found.folds, found.scores
+    candidates = found.candidates
     means = found.outer.mean(axis=0)
     best = best_candidate(means, metric)
-    own = [best_candidate(inner, metric) for inner in found.inner] if searched else [0] * n_folds
-    scored = {
-        name: [
-            (problem.Y[fold.evaluate], of_fold[choice])
-            for fold, of_fold, choice in zip(folds, scores, choices, strict=True)
-        ]
-        for name, choices in ((BEST, [best] * n_folds), (NESTED, own))
+    measured = {
+        name: [of_fold[choice] for of_fold, choice in zip(found.measured, choices, strict=True)]
+        for name, choices in ((BEST, [best] * n_folds), (NESTED, found.own))
     }
     notes = [
         f"{BEST}: best mean {metric.title} over the folds of {len(candidates)} candidates (the paper's way), so optimistic",
         f"{NESTED}: chosen for each fold within the others, in {found.n_inner_folds} folds",
     ]
     if not searched:
-        del scored[BEST]
+        del measured[BEST]
         notes = []
     notes += learner.notes
     chosen, rows = candidates[best], problem.labelled
@@ -213,12 +210,12 @@ def evaluate_cv(
         candidates=candidates,
         candidate_scores=means,
         chosen=chosen,
-        results=_results(problem.kind, scored, learner.threshold),
-        results_by_task=_results_by_task(problem, scored, learner.threshold),
+        results=_results(problem.kind, measured),
+        results_by_task=_results_by_task(problem, measured),
         repeats="fold",
-        rows=np.concatenate([fold.evaluate for fold in folds]),
-        part=[i for i, fold in enumerate(folds) for _ in fold.evaluate],
-        scores=np.concatenate([scores[i][choice] for i, choice in enumerate(own)]),
+        rows=np.concatenate(found.rows),
+        part=[i for i, rows in enumerate(found.rows) for _ in rows],
+        scores=np.concatenate(found.scores),
         estimators=fitted[0][1],
         notes=(*notes, *convergence_notes(fitted[0][1])),
     )
@@ -248,19 +245,18 @@ def default_protocol(problem: Problem) -> ProtocolName:
     return "cv" if problem.split is None else "split"
 
 
-def _results(kind: ProblemKind, scored: _Scored, threshold: float) -> dict[str, Values]:
-    found = {}
-    for name, repeats in scored.items():
-        values = [all_metrics(kind, Y, scores, threshold) for Y, scores in repeats]
-        found[name] = {metric: [value[metric] for value in values] for metric in values[0]}
-    return found
+def _results(kind: ProblemKind, measured: _Measured) -> dict[str, Values]:
+    return {
+        name: {metric.name: [mean_over_tasks(each[i]) for each in repeats] for i, metric in enumerate(METRICS[kind])}
+        for name, repeats in measured.items()
+    }
 
 
-def _results_by_task(problem: Problem, scored: _Scored, threshold: float) -> dict[str, dict[str, Values]]:
+def _results_by_task(problem: Problem, measured: _Measured) -> dict[str, dict[str, Values]]:
     found = {}
     for i, task in enumerate(problem.task_names):
-        own = {name: [(Y[:, [i]], scores[:, [i]]) for Y, scores in repeats] for name, repeats in scored.items()}
-        found[task] = _results(problem.kind, own, threshold)
+        own = {name: [each[:, [i]] for each in repeats] for name, repeats in measured.items()}
+        found[task] = _results(problem.kind, own)
     return found
 
 
