@@ -14,6 +14,9 @@ from wegl_dask.saved_model import Model
 Vectors = npt.NDArray[np.float32]
 Costs = npt.NDArray[np.float64]
 
+ROOM = 1.125
+"""The array that vectors are put into is made so many times as large as they are when it is full."""
+
 Embedded = tuple[Vectors, Costs, int]
 """Vectors and costs of a batch, and how many graphs the exact solver failed on."""
 
@@ -50,16 +53,24 @@ def embed_usable(model: Model, batch: tuple[int, GraphBatch]) -> Embedded:
 def joined(batches: Iterable[Embedded], width: int) -> tuple[Vectors, Costs]:
     """Put batches one after another: vectors of `width` entries, and costs.
 
+    They go into one array that grows where it is, so that the vectors are not held twice, however many there turn out to be.
+
     Warns
     -----
     ConvergenceWarning
         If the exact solver failed on graphs, and the entropic one did not.
     """
-    vectors, costs, failed = [np.empty((0, width), dtype=np.float32)], [np.empty(0)], 0
+    vectors, costs = np.empty((0, width), dtype=np.float32), np.empty(0)
+    n_graphs = failed = 0
     for batch_vectors, batch_costs, n_failed in batches:
-        vectors.append(batch_vectors)
-        costs.append(batch_costs)
+        end = n_graphs + len(batch_costs)
+        if end > len(costs):
+            _resize(vectors, costs, int(ROOM * end))
+        vectors[n_graphs:end] = batch_vectors
+        costs[n_graphs:end] = batch_costs
+        n_graphs = end
         failed += n_failed
+    _resize(vectors, costs, n_graphs)
     if failed:
         from sklearn.exceptions import ConvergenceWarning  # noqa: PLC0415  its package takes a second
 
@@ -68,4 +79,10 @@ def joined(batches: Iterable[Embedded], width: int) -> tuple[Vectors, Costs]:
             ConvergenceWarning,
             stacklevel=4,
         )
-    return np.concatenate(vectors), np.concatenate(costs)
+    return vectors, costs
+
+
+def _resize(vectors: Vectors, costs: Costs, n_graphs: int) -> None:
+    """Change the number of graphs that there is room for, in place: nothing else refers to the arrays yet."""
+    vectors.resize((n_graphs, vectors.shape[1]), refcheck=False)
+    costs.resize(n_graphs, refcheck=False)
