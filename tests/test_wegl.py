@@ -490,7 +490,7 @@ def test_a_saved_model_is_loaded_with_its_parameters(mutag, tmp_path):
     assert sorted(path.name for path in (tmp_path / "a model").iterdir()) == ["arrays.npz", "model.json"]
     loaded = WEGL.load(tmp_path / "a model")
     np.testing.assert_array_equal(loaded.transform(mutag.batch), wegl.transform(mutag.batch))
-    chosen = {"node_features": ["labels"], "edge_features": "labels"}
+    chosen = {"node_features": ["labels"], "edge_features": "labels", "schema": mutag.batch.schema}
     assert loaded.get_params() == wegl.get_params() | chosen
     np.testing.assert_array_equal(clone(loaded).fit_transform(mutag.batch), wegl.transform(mutag.batch))
     for name in (name for name in vars(wegl) if name.endswith("_") and name != "model_"):
@@ -585,6 +585,24 @@ def test_nodes_without_edges_keep_their_features_whatever_edges_would_be_labelle
         np.testing.assert_array_equal(WEGL.load(tmp_path).transform(given), wegl.transform(given))
         with pytest.raises(ValueError, match='edge_features = "labels": these graphs have no edge labels'):
             WEGL(edge_features="labels", **settings).fit(given)
+
+
+@pytest.mark.parametrize("given", [None, GraphSchema((4,), (5,))])
+def test_another_fit_of_a_loaded_model_counts_the_categories_that_were_declared(tmp_path, given):
+    def path(*bonds):
+        return np.array([[0, 1, 2], [1, 2, 3]]), np.array([0, 1, 1, 2]), np.array(bonds)
+
+    first, few = [path(0, 1, 2), path(2, 0, 1)], [path(0, 0, 1), path(1, 0, 0)]
+    WEGL(n_layers=1, n_components=1, n_points=2, schema=given).fit(first).save(tmp_path)
+    loaded = WEGL.load(tmp_path)
+    declared = given or GraphSchema((3,), (3,))
+    assert loaded.schema == declared
+    # Bonds of the kinds 2 to 4, which these graphs have not, add to the weight of self-connections all the same.
+    expected = WEGL(n_layers=1, n_components=1, n_points=2, schema=declared).fit_transform(few)
+    np.testing.assert_array_equal(clone(loaded).fit_transform(few), expected)
+    assert np.abs(WEGL(n_layers=1, n_components=1, n_points=2).fit_transform(few) - expected).max() > 0.005
+    with pytest.raises(UnusableGraphError, match=r"graph 0: node 1, .* category 7 is outside the vocabulary"):
+        loaded.fit([(np.array([[0], [1]]), np.array([0, 7]), np.array([0]))])
 
 
 @pytest.mark.parametrize("values", [["atom"], {"atom": ["N", "C", "O"]}])
@@ -713,6 +731,7 @@ def test_a_model_of_the_first_release_gives_the_vectors_of_then(molecules):
             node_features=["atom_embedding"],
             edge_features="labels",
             max_reference_nodes=1_000_000,
+            schema=wegl.schema_,
         ).get_params()
     )
 

@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from wegl_dask.errors import SettingsError, WeglError
 from wegl_dask.graph_inputs import GraphForm
+from wegl_dask.graphs import GraphSchema
 from wegl_dask.labelled_graphs import AttributeNames, Vocabularies
 from wegl_dask.reference import TooFewPointsError
 from wegl_dask.saved_model import Origin
@@ -56,8 +57,12 @@ def job_tables(parameters: Mapping[str, Any]) -> dict[str, Any]:
     return tables
 
 
-def parameters_of(origin: Origin, arrays: Mapping[str, npt.NDArray[Any]]) -> dict[str, Any]:
-    """Find the parameters that a model was fitted with; WeglError where one of the tables of its job is missing."""
+def parameters_of(origin: Origin, schema: GraphSchema, arrays: Mapping[str, npt.NDArray[Any]]) -> dict[str, Any]:
+    """Find the parameters that a model was fitted with; WeglError where one of the tables of its job is missing.
+
+    What the data chose is filled in, also the vocabularies: another fit, to graphs that lack some categories, is to give
+    vectors of the same kind, in which every category of edges that is declared counts.
+    """
     result = {}
     for parameter, key in JOB_KEYS.items():
         table, _, leaf = key.rpartition(".")
@@ -74,7 +79,9 @@ def parameters_of(origin: Origin, arrays: Mapping[str, npt.NDArray[Any]]) -> dic
     if result["reference"] == GIVEN:
         result["reference"] = arrays["reference"]
     names, vocabularies = names_and_values(origin)
-    if vocabularies is not None:
+    if vocabularies is None:
+        result["schema"] = schema
+    else:
         result["node_labels"] = dict(zip(names.node_labels, vocabularies.node, strict=True))
         result["edge_labels"] = dict(zip(names.edge_labels, vocabularies.edge, strict=True))
         result["node_attributes"] = names.node_attributes

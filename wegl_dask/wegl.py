@@ -381,7 +381,8 @@ class WEGL(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  #
         Returns
         -------
         WEGL
-            Fitted, with the parameters of the fit.
+            Fitted, with the parameters of the fit, and the choices of the data filled in: a further `fit` takes the
+            vocabularies of the first, unless `schema` is set to None. `n_jobs` and `device` are the defaults.
 
         Raises
         ------
@@ -393,8 +394,8 @@ class WEGL(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  #
 
         description, arrays = find_model(Folder(os.fspath(path), storage_options or {}))
         origin = Origin.from_description(description)
-        result = cls(**parameters_of(origin, arrays))
         model = Model.from_files(description, arrays)
+        result = cls(**parameters_of(origin, model.schema, arrays))
         result._keep(model, origin, GraphForm(model.schema, *names_and_values(origin)))
         return result
 

@@ -303,7 +303,8 @@ def test_a_fit_in_python_is_that_of_the_job(run, mutag, mutag_job, reference, tm
     np.testing.assert_allclose(own.mean_, job.mean_, rtol=1e-9, atol=1e-12)
     np.testing.assert_allclose(own.scale_, job.scale_, rtol=1e-9)
     np.testing.assert_allclose(own.components_, job.components_, atol=1e-9)
-    assert own.get_params() | {"node_features": ["labels"], "edge_features": "labels"} == job.get_params()
+    chosen = {"node_features": ["labels"], "edge_features": "labels", "schema": job.schema_}
+    assert own.get_params() | chosen == job.get_params()
     assert (own.n_points_, own.n_nodes_seen_) == (job.n_points_, job.n_nodes_seen_)
     if reference == "kmeans":
         points, _ = own.model_.points.evaluate(mutag.batch)

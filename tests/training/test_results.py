@@ -135,7 +135,7 @@ def test_every_model_can_be_trained_by_both_protocols(model, protocol, make_prob
     assert metrics["versions"].keys() == packages | ({"flaml", "lightgbm"} if model == "automl" else set())
     chose = 'every fit has chosen on "valid", so that its numbers there are optimistic'
     assert (chose in metrics["notes"]) == (model == "automl" and protocol == "split")
-    assert list(load_estimators(folder, model)) == ["label"]
+    assert list(load_estimators(folder.url, model)) == ["label"]
 
 
 @pytest.mark.parametrize(
@@ -173,7 +173,7 @@ def test_predictions_of_several_tasks_are_lists(make_problem, write_problem):
     place = [int(graph_id[1:]) for graph_id in table.column("graph_id").to_pylist()]
     found = np.array(table.column("y").to_pylist(), dtype=float)
     assert np.array_equal(found, problem.Y[place], equal_nan=True)
-    estimators = load_estimators(folder, "ridge")
+    estimators = load_estimators(folder.url, "ridge")
     assert list(estimators) == ["t0", "t1"]
     scores = np.column_stack([estimator.predict(problem.X[place]) for estimator in estimators.values()])
     np.testing.assert_allclose(np.array(table.column("score").to_pylist()), scores)
@@ -274,7 +274,7 @@ def test_every_model_is_loaded_without_pickle_and_predicts_the_same(name, kind, 
     estimator = learner.fit(learner.groups()[0][0], problem.X, problem.Y[:, 0], 0)
     folder = RunFolder(str(tmp_path))
     folder.write(f"train/{name}/model.skops", encode_estimators({"label": estimator}))
-    loaded = load_estimators(folder, name)["label"]
+    loaded = load_estimators(folder.url, name)["label"]
     assert np.array_equal(loaded.predict(problem.X), estimator.predict(problem.X))
 
 
@@ -284,21 +284,30 @@ def test_a_file_with_other_objects_is_not_loaded(make_problem, write_problem):
     stranger.surprise = json.JSONEncoder()
     folder.write("train/mlp/model.skops", skops.io.dumps({"label": stranger}))
     with pytest.raises(WeglError, match=r"holds objects of json\.encoder\.JSONEncoder"):
-        load_estimators(folder, "mlp")
+        load_estimators(folder.url, "mlp")
 
 
 def test_a_model_that_was_not_trained_is_named_with_those_that_were(make_problem, write_problem, tmp_path):
     folder = write_problem(make_problem("regression"))
     with pytest.raises(WeglError, match="has no trained model 'ridge'; there is none: train it with"):
-        load_estimators(folder, "ridge")
+        load_estimators(folder.url, "ridge")
     for model in ("svm-rbf", "ridge"):
         folder.write(f"train/{model}/model.skops", b"")
     with pytest.raises(
         WeglError, match=f"^{folder.url} has no trained model 'forest'; there are svm-rbf, ridge: train"
     ):
-        load_estimators(folder, "forest")
+        load_estimators(folder.url, "forest")
     with pytest.raises(WeglError, match="there is none: train it with"):
         load_estimators(tmp_path / "missing", "ridge")
+
+
+def test_estimators_are_read_from_wherever_the_run_is(run_folder, make_problem):
+    problem = make_problem("regression")
+    learner = make_learner("ridge", problem, metric="rmse", time_budget=1.0)
+    estimator = learner.fit({"alpha": 1.0}, problem.X, problem.Y[:, 0], 0)
+    run_folder.write("train/ridge/model.skops", encode_estimators({"label": estimator}))
+    found = load_estimators(run_folder.url, "ridge", storage_options=run_folder.storage_options)["label"]
+    assert np.array_equal(found.predict(problem.X), estimator.predict(problem.X))
 
 
 def archive(name, text):
@@ -331,7 +340,7 @@ def test_a_damaged_model_is_named(damage, make_problem, write_problem):
     trained(folder, "ridge", folds=2)
     folder.write("train/ridge/model.skops", damage(folder.read("train/ridge/model.skops")))
     with pytest.raises(WeglError, match=r"ridge/model\.skops is damaged: .*Train the model again"):
-        load_estimators(folder, "ridge")
+        load_estimators(folder.url, "ridge")
 
 
 # The table

@@ -4,7 +4,7 @@ import contextlib
 import os
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from wegl_dask.errors import WeglError
@@ -44,15 +44,19 @@ def encode_estimators(estimators: dict[str, Any]) -> bytes:
     return content
 
 
-def load_estimators(run: Folder | str | os.PathLike[str], model: str) -> dict[str, Any]:
+def load_estimators(
+    run: str | os.PathLike[str], model: str, *, storage_options: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
     """Read the estimators that were trained on a run.
 
     Parameters
     ----------
-    run : Folder, str or path-like
-        The run's folder, or its path or URL.
+    run : str or path-like
+        The run folder: a path or any fsspec URL.
     model : str
         Such as ``"random-forest"``.
+    storage_options : mapping, optional
+        Arguments for the file system.
 
     Returns
     -------
@@ -73,24 +77,24 @@ def load_estimators(run: Folder | str | os.PathLike[str], model: str) -> dict[st
     >>> load_estimators("memory://saved", "ridge")["label"].predict([[0.5]]).round(1).tolist()
     [1.0]
     """
-    run = run if isinstance(run, Folder) else Folder(os.fspath(run))
+    folder = Folder(os.fspath(run), storage_options or {})
     name = f"{training_folder(model)}/{MODEL_FILE}"
-    content = run.read_if_there(name)
+    content = folder.read_if_there(name)
     if content is None:
-        there = [each for each in MODEL_NAMES if MODEL_FILE in run.listing(training_folder(each))]
+        there = [each for each in MODEL_NAMES if MODEL_FILE in folder.listing(training_folder(each))]
         listed = ", ".join(there)
         raise WeglError(
-            f"{run.location()} has no trained model {model!r}; there {f'are {listed}' if there else 'is none'}: train it with  "
+            f"{folder.location()} has no trained model {model!r}; there {f'are {listed}' if there else 'is none'}: train it with  "
             "wegl-dask train"
         )
-    with _damage_explained(run.location(name)):
+    with _damage_explained(folder.location(name)):
         strangers = set(skops.io.get_untrusted_types(data=content)) - TRUSTED_TYPES
     if strangers:
         raise WeglError(
-            f"{run.location(name)} holds objects of {', '.join(sorted(strangers))}, which no model of this package has: "
+            f"{folder.location(name)} holds objects of {', '.join(sorted(strangers))}, which no model of this package has: "
             "it was not loaded. Train the model again"
         )
-    with _damage_explained(run.location(name)):
+    with _damage_explained(folder.location(name)):
         estimators: dict[str, Any] = skops.io.loads(content, trusted=sorted(TRUSTED_TYPES))
     return estimators
 
