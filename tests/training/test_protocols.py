@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 import dask
 import numpy as np
 import pytest
+from sklearn.dummy import DummyClassifier
 from sklearn.linear_model import Ridge
 from sklearn.metrics import accuracy_score, roc_auc_score, root_mean_squared_error
 from sklearn.pipeline import make_pipeline
@@ -17,6 +18,7 @@ from wegl_dask.cluster import open_client
 from wegl_dask.errors import JobFileError, WeglError
 from wegl_dask.spec import ClusterTable
 from wegl_dask.training import dense, svm, trees
+from wegl_dask.training.automl import AutoML
 from wegl_dask.training.crossvalidation import INNER_FOLDS, cross_validate
 from wegl_dask.training.folds import assign_folds, deal_folds
 from wegl_dask.training.learner import Learner
@@ -484,6 +486,38 @@ def test_a_part_to_train_on_of_one_class_is_said_before_the_fits(make_problem, n
     problem.Y[problem.part("train"), 0] = 1
     with pytest.raises(TypeError):  # no_fits was asked for fits
         evaluate(problem, "random-forest", "split", no_fits)
+
+
+OTHERS = 'others, whose labels there are all alike or unknown, within "train"'
+
+
+@pytest.mark.parametrize(
+    ("alike", "note"),
+    [
+        ([], 'every fit has chosen on "valid", so that its numbers there are optimistic'),
+        (
+            [0],
+            f'fits of 1 of 2 tasks have chosen on "valid", so that their numbers there are optimistic; those of the {OTHERS}',
+        ),
+        ([0, 1], 'no fit has chosen on "valid", where the labels are all alike or unknown, but within "train"'),
+    ],
+)
+def test_a_search_says_what_it_has_chosen_by(alike, note, make_problem, one_worker, monkeypatch):
+    pytest.importorskip("flaml")
+    pytest.importorskip("xgboost")
+    held_out = []
+
+    def fit(self, _candidate, X, y, _seed, held):
+        held_out.append(self._is_measurable(held[1]))
+        return DummyClassifier().fit(X, y)
+
+    monkeypatch.setattr(AutoML, "_fit", fit)
+    problem = make_problem("binary", n_tasks=2, split=True)
+    problem.Y[np.ix_(problem.part("valid"), alike)] = 1
+    found = evaluate(problem, "automl", "split", one_worker, metric="accuracy")
+    assert held_out.count(False) == len(alike)
+    assert note in found.notes
+    assert sum("chosen on" in each for each in found.notes) == 1
 
 
 def test_a_fold_that_a_search_cannot_be_fitted_to_is_found_before_the_first_search(make_problem, no_fits):

@@ -1,6 +1,7 @@
 """A search over models and their parameters by FLAML, in a given time."""
 
 import importlib.util
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -52,7 +53,6 @@ class AutoML(Learner):
     metric: MetricName
     time_budget: float
 
-    chooses_itself = True
     packages = (*Learner.packages, *PACKAGES)
 
     def __post_init__(self) -> None:
@@ -64,6 +64,18 @@ class AutoML(Learner):
     def notes(self) -> tuple[str, ...]:
         """Say how long a search lasts, on which its finds depend."""
         return (f"searches of {self.time_budget:g} s (train.time_budget), each of which chooses for itself",)
+
+    def notes_on_choice(self, held: Sequence[Labels]) -> tuple[str, ...]:
+        """Say whether fits have chosen on "valid", where their numbers are optimistic then."""
+        chosen = sum(self._is_measurable(y) for y in held)
+        if chosen == len(held):
+            return ('every fit has chosen on "valid", so that its numbers there are optimistic',)
+        if not chosen:
+            return ('no fit has chosen on "valid", where the labels are all alike or unknown, but within "train"',)
+        optimistic = (
+            f'fits of {chosen} of {len(held)} tasks have chosen on "valid", so that their numbers there are optimistic'
+        )
+        return (f'{optimistic}; those of the others, whose labels there are all alike or unknown, within "train"',)
 
     def require_fittable(self, y: Labels) -> None:
         """Refuse a training part without one of the classes, unless it has but one and nothing is searched."""

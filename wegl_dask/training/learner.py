@@ -52,15 +52,16 @@ class Learner(ABC):
     is_seeded: ClassVar[bool] = True
     """Whether a seed makes a difference."""
 
-    chooses_itself: ClassVar[bool] = False
-    """Whether a fit chooses by the rows that are held out for it."""
-
     packages: ClassVar[tuple[str, ...]] = ("numpy", "scipy", "scikit-learn")
     """Whose versions scores follow from."""
 
     @property
     def notes(self) -> tuple[str, ...]:
         """What belongs to the numbers, beyond the candidates."""
+        return ()
+
+    def notes_on_choice(self, held: Sequence[Labels]) -> tuple[str, ...]:  # noqa: ARG002  most choose nothing
+        """Say what a fit has chosen by on its own, from the labels of "valid" that are known in each task."""
         return ()
 
     @property

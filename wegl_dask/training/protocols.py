@@ -131,8 +131,7 @@ def evaluate_split(
     notes = [f'chosen by {metric.title} on "valid" with seed {seeds[0]} of {len(candidates)} candidates']
     if len(candidates) == 1:
         notes = []
-    if learner.chooses_itself:
-        notes.append('every fit has chosen on "valid", so that its numbers there are optimistic')
+    notes += learner.notes_on_choice([y[~np.isnan(y)] for y in problem.Y[valid].T])
     if not learner.is_seeded:
         notes.append("the model has nothing random: one fit stands for all seeds")
     in_parts = np.concatenate([problem.part(name) for name in SPLITS])
