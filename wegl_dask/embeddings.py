@@ -131,8 +131,11 @@ class EmbeddingFormat:
             extra = {name: str(schema.field(name).type) for name in columns if name not in _row_fields(labels)}
             found = cls(**made, labels=labels, extra_columns=extra, metadata=metadata)
             as_told = found.schema
+            repeated = labels.repeated_name()
         except (KeyError, TypeError, OverflowError, RecursionError, JobFileError) as error:
             raise ValueError(f"not the columns of an embedding part: {error}") from error
+        if repeated is not None:
+            raise ValueError(f"the metadata entry {repeated[0]} names {repeated[1]!r} twice")
         if not as_told.equals(schema):
             raise ValueError("the columns are not those that the metadata tells of")
         return found

@@ -391,6 +391,7 @@ def _check_schema(found: pa.Schema, name: str) -> tuple[GraphSchema, LabelSchema
         raise SourceError(
             f"{name}: the schema metadata entry {problem['loc'][0]} is {problem['input']!r}: {problem['msg']}"
         ) from error
+    _check_names(labels, name)
     known = {*ROW_COLUMNS, *GRAPH_COLUMNS}
     return schema, labels, {field.name: field.type for field in found if field.name not in known}
 
@@ -410,6 +411,16 @@ def _check_columns(found: pa.Schema, name: str) -> None:
         kind = found.field(column).type
         if not (pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)):
             raise SourceError(f"{name} is no graph shard: the column {column} is of type {kind}; lists are needed")
+
+
+def _check_names(labels: LabelSchema, name: str) -> None:
+    repeated = labels.repeated_name()
+    if repeated is not None:
+        key, double = repeated
+        raise SourceError(
+            f"{name}: the schema metadata entry {key} names {double!r} twice, and the two could not be told apart: give each "
+            "a name of its own"
+        )
 
 
 def _numbering(found: pa.Schema, name: str) -> dict[str, Any]:

@@ -321,6 +321,20 @@ def test_files_of_different_class_names_are_refused_with_both_names(two_parts, r
         read_source(table(two_parts))
 
 
+@pytest.mark.parametrize(
+    ("labels", "key"),
+    [(LabelSchema("class", ("b", "a", "b")), "class"), (LabelSchema("tasks", (), ("b", "b")), "task")],
+)
+def test_two_classes_or_tasks_of_one_name_are_refused(two_parts, read_source, labels, key):
+    label = pa.array([[0.0, 1.0] if key == "task" else 2], labels.arrow_type)
+    rows = rows_of(1, labels=CLASSES).set_column(3, "label", label)
+    write_shard(two_parts / "part-00000.parquet", batch_of([4]), rows, labels)
+    with pytest.raises(
+        SourceError, match=rf"part-00000\.parquet: .* {key}_names names 'b' twice, .* a name of its own"
+    ):
+        read_source(table(two_parts))
+
+
 def test_the_numbering_of_categories_is_handed_on_and_is_one_for_all_files(two_parts, read_source):
     numbering = {"node_label_minima": [3], "edge_label_minima": []}
     for part, n_nodes in enumerate(([2, 3], [4])):

@@ -257,6 +257,7 @@ def test_tasks_are_named_by_the_table_of_molecules(tmp_path):
         (b"a,b,smiles,mol_id\n", "cannot be read"),
         (gzip.compress(b"a\rb,smiles,mol_id\n"), "its first line has no names of columns"),
         (gzip.compress(b"a" * 200_000), "its first line has no names of columns"),
+        (gzip.compress(b"a,a,smiles,mol_id\n"), "two columns have the name 'a': rename one of them"),
     ],
 )
 def test_a_damaged_table_of_task_names_is_one_error_that_names_it(tmp_path, content, problem):

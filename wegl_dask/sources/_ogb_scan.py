@@ -267,6 +267,9 @@ class _Scan:
                 ) from error
             names = tuple(name for name in columns if name not in ("smiles", "mol_id"))
             if len(names) == n_tasks:
+                repeated = LabelSchema("tasks", task_names=names).repeated_name()
+                if repeated is not None:
+                    raise SourceError(f"{where}: two columns have the name {repeated[1]!r}: rename one of them")
                 return names
         return tuple(f"task_{task}" for task in range(n_tasks))
 

@@ -51,6 +51,14 @@ class LabelSchema:
     class_names: tuple[str, ...] = ()
     task_names: tuple[str, ...] = ()
 
+    def repeated_name(self) -> tuple[str, str] | None:
+        """Find a name that two classes or two tasks have, and which of these it is; None where all are different."""
+        for key, names in (("class_names", self.class_names), ("task_names", self.task_names)):
+            for i, name in enumerate(names):
+                if name in names[:i]:
+                    return key, name
+        return None
+
     @property
     def arrow_type(self) -> pa.DataType:
         """The type of the column ``label``; null values stand for unknown labels."""
