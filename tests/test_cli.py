@@ -766,6 +766,23 @@ def test_check_counts_the_nodes_of_wide_tables_and_the_labels_of_each_target(cal
     assert "  labels that are known: 10 of whole, 5 of half\n" in result.stdout
 
 
+def test_check_counts_no_label_of_a_row_that_is_to_be_rejected_for_one(call, tmp_path):
+    pytest.importorskip("rdkit")
+    # Of a the second row has none, of b the third, and the fourth and fifth are rejected.
+    text = "smiles,a,b\nC,1,2\nCC,,3\nCO,4,NA\nCN,5,n/a\nCS,inf,6\n"
+    result = call("check", smiles_job(tmp_path, text=text, source='targets = ["a", "b"]'))
+    assert result.exit_code == 0, result.output
+    assert "  labels that are known: 2 of a, 2 of b\n" in result.stdout
+    assert (
+        "  to be rejected for a label: 2 rows; the first is row 3 of molecules.csv: column b holds 'n/a'; several targets hold "
+        "each a finite number, or nothing\n"
+    ) in result.stdout
+    # As classes of a single target texts are labels.
+    result = call("check", smiles_job(tmp_path, text="smiles,a\nC,yes\nCO,no\nCN,\n", source='targets = ["a"]'))
+    assert "  labels that are known: 2 of a\n" in result.stdout
+    assert "rejected" not in result.stdout
+
+
 # Signals before and after the command's own work
 
 SIGNALLED = """

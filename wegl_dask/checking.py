@@ -14,7 +14,7 @@ from wegl_dask.kernels import kernels
 from wegl_dask.local_client import check_dashboard, memory_of_a_worker
 from wegl_dask.sources import open_source, require_reading_packages
 from wegl_dask.sources.base import Source, SourcePlan
-from wegl_dask.sources.smiles import SmilesSource
+from wegl_dask.sources.smiles import Counts, SmilesSource
 from wegl_dask.sources.streams import open_stream
 from wegl_dask.spec import FileTable, JobSpec
 from wegl_dask.storage import RunFolder
@@ -38,6 +38,10 @@ class Finding:
         By the lengths of SMILES that were read through, else by sizes.
     known_labels : mapping of str to int
         Rows that have a label, by target, of SMILES that were read through.
+    refused_labels : int
+        Rows of those that will be rejected for a label,
+    refused_why : str
+        and where the first of them is, and why.
     opened : int
         Pieces that were opened.
     plan : SourcePlan or None
@@ -53,6 +57,8 @@ class Finding:
     pieces: Sequence[str]
     estimated_nodes: int
     known_labels: Mapping[str, int]
+    refused_labels: int
+    refused_why: str
     opened: int
     plan: SourcePlan | None
     node_features: str
@@ -79,14 +85,14 @@ def check_job(spec: JobSpec) -> Finding:
     source = open_source(spec.source, spec.task)
     require_reading_packages(spec.source)
     pieces, nodes = source.pieces(), source.estimated_nodes()
-    known_labels: Mapping[str, int] = {}
+    counts = Counts(nodes, {}, 0, "")
     if nodes <= SCANNED_NODES:
         plan = _scan(spec, source, pieces, nodes, given)
         node_features = ", ".join(spec.nodes.features or default_features(plan.schema))
         edge_features: str = spec.edges.features or default_edge_features(plan.schema)
         opened = len(pieces)
         if isinstance(source, SmilesSource):
-            nodes, known_labels = source.count(plan)
+            counts = source.count(plan)
     else:
         plan = None
         opened = _open(source, spec, pieces)
@@ -102,7 +108,7 @@ def check_job(spec: JobSpec) -> Finding:
     # Last: what is wrong with the source has to be put right in any case, and may be why the job is another one.
     folder_state = _folder_state(spec)
     folder = RunFolder(spec.output.path).location()
-    return Finding(pieces, nodes, known_labels, opened, plan, node_features, edge_features, folder, folder_state)
+    return Finding(pieces, *counts, opened, plan, node_features, edge_features, folder, folder_state)
 
 
 def _scan(spec: JobSpec, source: Source, pieces: Sequence[str], nodes: int, given: GivenModel | None) -> SourcePlan:

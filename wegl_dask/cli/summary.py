@@ -73,6 +73,9 @@ def print_finding(spec: JobSpec, finding: "Finding") -> None:
     if finding.known_labels:
         known = ", ".join(f"{count:,} of {name}" for name, count in finding.known_labels.items())
         say(f"  labels that are known: {one_line(shortened(known, 200))}")
+    if finding.refused_labels:
+        why = one_line(shortened(finding.refused_why, 200))
+        say(f"  to be rejected for a label: {counted(finding.refused_labels, 'row')}; the first is {why}")
     say(f"node features: {finding.node_features or 'chosen by what the graphs have'}")
     say(f"edge features: {finding.edge_features or 'labels where the graphs have them, else none'}")
     say(f"output: {finding.folder}: {finding.folder_state}")

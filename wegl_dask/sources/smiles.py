@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from wegl_dask.checksums import fingerprint
 from wegl_dask.errors import SourceError
@@ -16,7 +16,7 @@ from wegl_dask.sources.delimited import Dialect
 from wegl_dask.sources.lookup import Lookup, open_lookup
 from wegl_dask.sources.parquet_tables import NODES_PER_ROW, ParquetTable
 from wegl_dask.sources.paths import COMPRESSIONS, compression_of, ending_of, expand, size_of
-from wegl_dask.sources.text_labels import MISSING, LabelSurvey, survey_is_needed
+from wegl_dask.sources.text_labels import MISSING, LabelError, LabelReader, LabelSurvey, survey_is_needed
 from wegl_dask.sources.text_tables import NODES_PER_BYTE, TextTable
 from wegl_dask.spec import SmilesTable
 
@@ -27,6 +27,27 @@ ENDINGS = (*_TEXTS, *(text + compression for text in _TEXTS for compression in C
 
 _COMPRESSION_RATIO = 4
 """Bytes of text in a byte of a compressed file, about."""
+
+
+class Counts(NamedTuple):
+    """What the rows of a source hold.
+
+    Attributes
+    ----------
+    nodes : int
+        Number of atoms, by the lengths of the SMILES.
+    known_labels : dict of str to int
+        Number of rows that have a label, by target.
+    refused_labels : int
+        Number of rows that will be rejected for a label,
+    refused_why : str
+        and where the first of them is, and why; "" where there is none.
+    """
+
+    nodes: int
+    known_labels: dict[str, int]
+    refused_labels: int
+    refused_why: str
 
 
 @dataclass(frozen=True)
@@ -96,29 +117,31 @@ class SmilesSource:
         """Put the files together; see `plan_molecules`."""
         return plan_molecules(scans, self.table, self.task)
 
-    def count(self, plan: SourcePlan) -> tuple[int, dict[str, int]]:
+    def count(self, plan: SourcePlan) -> "Counts":
         """Read the rows of a plan through, without featurising them.
 
-        Returns
-        -------
-        nodes : int
-            Number of atoms, by the lengths of the SMILES.
-        labels : dict of str to int
-            Number of rows that have a label, by target.
+        A row whose labels are to be rejected has none.
         """
         characters, labels = 0, dict.fromkeys(self.table.targets, 0)
+        refused, why = 0, ""
         for unit in plan.units:
             roles = self._roles(unit.piece)
+            read_label = LabelReader(plan.labels, roles.targets)
             lookup = self._lookup(roles)
             for cut, rows in self._file(unit.piece).rows(unit.cuts):
-                for _, values in _joined(rows, cut.where["columns"], lookup, (roles.molecule, *roles.targets)):
+                for number, values in _joined(rows, cut.where["columns"], lookup, (roles.molecule, *roles.targets)):
                     # Text is the reason why there is no row.
                     if isinstance(values, str):
                         continue
                     characters += len(values[0] or "")
+                    try:
+                        read_label(values[1:])
+                    except LabelError as error:
+                        refused, why = refused + 1, why or f"row {number} of {unit.piece}: {error}"
+                        continue
                     for name, label in zip(roles.targets, values[1:], strict=True):
                         labels[name] += (label or "").strip() not in MISSING
-        return int(characters * NODES_PER_BYTE), labels
+        return Counts(int(characters * NODES_PER_BYTE), labels, refused, why)
 
     def read(self, plan: SourcePlan, unit: Unit, *, known_ids: SortedTexts | None = None) -> Iterator[SourceShard]:
         """Read the cuts of one unit, and featurise them."""
