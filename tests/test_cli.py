@@ -16,6 +16,7 @@ import time
 from pathlib import Path
 
 import fsspec
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
@@ -25,8 +26,11 @@ from wegl_dask.checksums import sealed
 from wegl_dask.cli import main, models
 from wegl_dask.cli.jobs import cluster_overrides
 from wegl_dask.errors import WeglError
+from wegl_dask.plain_graphs import join_graphs, plain_graph
 from wegl_dask.records import json_bytes
+from wegl_dask.shards import write_shard
 from wegl_dask.sources import tud
+from wegl_dask.sources.base import LabelSchema
 from wegl_dask.spec import JobSpec, documented_keys, read_job
 from wegl_dask.stopping import Stopped
 from wegl_dask.storage import RunFolder
@@ -781,6 +785,32 @@ def test_check_counts_no_label_of_a_row_that_is_to_be_rejected_for_one(call, tmp
     result = call("check", smiles_job(tmp_path, text="smiles,a\nC,yes\nCO,no\nCN,\n", source='targets = ["a"]'))
     assert "  labels that are known: 2 of a\n" in result.stdout
     assert "rejected" not in result.stdout
+
+
+@pytest.mark.parametrize(("name", "layout"), [("transport_cost", "list"), ("embedding", "list"), ("e0003", "wide")])
+@pytest.mark.parametrize("command", ["check", "run"])
+def test_a_shard_with_a_column_that_every_part_has_is_refused_before_it_is_read(call, tmp_path, command, name, layout):
+    labels = LabelSchema()
+    batch = join_graphs([plain_graph([[0, 1], [1, 2]], {"x": [0, 1, 0]}, {})])
+    rows = pa.table(
+        {
+            "graph_id": ["g"],
+            "source_file": ["a.csv"],
+            "source_row": pa.array([0], pa.int64()),
+            "label": pa.array([None], labels.arrow_type),
+            "split": pa.array([None], pa.string()),
+            name: ["x"],
+        }
+    )
+    write_shard(tmp_path / "part-00000.parquet", batch, rows, labels)
+    (tmp_path / "job.toml").write_text(
+        '[source]\nkind = "graph_parquet"\npath = "part-00000.parquet"\n[cluster]\nworkers = 1\n'
+        f'[output]\npath = "out"\nlayout = "{layout}"\n'
+    )
+    result = call(command, "job.toml")
+    assert result.exit_code == 2, result.output
+    assert f'an extra column of the source: "{name}" is the name of a column' in result.stderr.splitlines()[-1]
+    assert not (tmp_path / "out" / "graphs").exists()
 
 
 # Signals before and after the command's own work

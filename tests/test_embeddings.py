@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from wegl_dask import embeddings
-from wegl_dask.embeddings import EmbeddingFormat, EmbeddingRows
+from wegl_dask.embeddings import EmbeddingFormat, EmbeddingRows, require_free_names
 from wegl_dask.errors import JobFileError
 from wegl_dask.sources.base import LabelSchema
 
@@ -170,6 +170,20 @@ def test_blocks_are_taken_one_at_a_time(monkeypatch):
 def test_an_extra_column_with_the_name_of_another_is_refused(name):
     with pytest.raises(JobFileError, match=rf"{name} is the name of a column that every part has"):
         EmbeddingFormat(3, 2, CLASSES, {name: "string"})
+
+
+def test_a_part_with_two_classes_of_one_name_is_none():
+    schema = EmbeddingFormat(3, 2, LabelSchema("class", ("a", "b", "a"))).schema
+    with pytest.raises(ValueError, match="the metadata entry class_names names 'a' twice"):
+        EmbeddingFormat.from_schema(schema)
+
+
+@pytest.mark.parametrize("layout", ["list", "wide"])
+def test_names_that_every_part_has_are_refused_before_there_are_vectors(layout):
+    require_free_names(["mass", "e00005", "e0006", "E0001"], layout, 6)
+    for name in EmbeddingFormat(1, 1).schema.names[:-1]:
+        with pytest.raises(JobFileError, match=rf'"{name}" is the name of a column that every part has'):
+            require_free_names(["mass", name], layout, 6)
 
 
 def test_an_extra_column_may_have_the_name_of_a_dimension_only_where_that_is_no_column():

@@ -21,6 +21,12 @@ SOURCES = {
 }
 
 
+WIDE = (
+    'source.extra_columns: "e0005" is the name of a column of the vector where output.layout = "wide"; rename it in the '
+    'input, or set output.layout = "list"'
+)
+
+
 def job(kind="tud", /, *, top=None, **tables):
     """Build the values of a job that is allowed, with tables changed; keys of `source` are added to those it needs."""
     values = {"source": {"kind": kind, **SOURCES[kind]}, "output": {"path": "out"}, **(top or {})}
@@ -292,6 +298,20 @@ def test_all_that_is_wrong_is_said_on_one_line():
         (
             job("pyg", source={"trust": False}),
             'source.kind = "pyg" loads files that run code: set source.trust = true if you trust where they come from',
+        ),
+        (
+            job("sdf", source={"extra_columns": ["e0005"]}, output={"layout": "wide"}),
+            WIDE,
+        ),
+        (
+            job(
+                "sdf",
+                source={"extra_columns": ["e0006", "e0005"]},
+                output={"layout": "wide"},
+                reference={"points": 3},
+                projection={"components": 2},
+            ),
+            WIDE,
         ),
         (
             job("sdf", source={"extra_columns": ["solver"]}),

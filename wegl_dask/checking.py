@@ -9,7 +9,7 @@ from wegl_dask.claims import examine, require_writable
 from wegl_dask.errors import SourceError
 from wegl_dask.features import default_edge_features, default_features
 from wegl_dask.given_model import GivenModel
-from wegl_dask.ingest import check_plan, refuse_output_among_input, shard_size
+from wegl_dask.ingest import check_columns, check_plan, refuse_output_among_input, shard_size
 from wegl_dask.kernels import kernels
 from wegl_dask.local_client import check_dashboard, memory_of_a_worker
 from wegl_dask.sources import open_source, require_reading_packages
@@ -116,6 +116,7 @@ def _scan(spec: JobSpec, source: Source, pieces: Sequence[str], nodes: int, give
     plan = source.plan([source.scan(piece, nodes_per_shard) for piece in pieces])
     if not plan.units:
         raise SourceError(f"the source holds no graphs: {', '.join(pieces[:3])}")
+    check_columns(spec, plan, given)
     if given is not None:
         return plan.numbered_as(given.schema, given.origin.numbering)
     check_plan(spec, plan)

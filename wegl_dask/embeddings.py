@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 
 from wegl_dask.errors import JobFileError
 from wegl_dask.graphs import IntArray
+from wegl_dask.job_checks import MAX_WIDE_COLUMNS, is_of_vector, of_vector_refusal
 from wegl_dask.sources.base import LabelSchema
 from wegl_dask.transport import TransportEmbeddings
 
@@ -21,9 +22,6 @@ Layout = Literal["list", "wide"]
 
 ROW_GROUP_BYTES = 64 * 2**20
 """Bytes of embeddings, as float32, in one row group; no more than two groups are in memory when a part is written."""
-
-MAX_WIDE_COLUMNS = 10_000
-"""Columns that the wide layout may have: beyond that, Parquet's footer outweighs the data and readers crawl."""
 
 VERSION_KEYS = ("versions",)
 """Metadata that may differ between the parts of a run that was continued after an update."""
@@ -277,6 +275,30 @@ class EmbeddingRows:
             regularisation=embeddings.regularization[kept],
             vectors=embeddings.phi[kept],
         )
+
+
+def require_free_names(extra_columns: Iterable[str], layout: Layout, most_entries: int) -> None:
+    """Refuse columns passed through that have the name of one that every part has, before anything is computed.
+
+    Parameters
+    ----------
+    extra_columns : iterable of str
+    layout : {"list", "wide"}
+    most_entries : int
+        How long a vector may be.
+
+    Raises
+    ------
+    JobFileError
+    """
+    own = {*_row_fields(LabelSchema()), *([VECTOR_COLUMN] if layout == "list" else [])}
+    for name in extra_columns:
+        if name in own:
+            raise JobFileError(
+                f'an extra column of the source: "{name}" is the name of a column that every part has; rename it in the input'
+            )
+        if layout == "wide" and is_of_vector(name, most_entries):
+            raise JobFileError(f"an extra column of the source: {of_vector_refusal(name)}")
 
 
 def _row_fields(labels: LabelSchema) -> dict[str, pa.DataType]:

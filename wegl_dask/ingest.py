@@ -12,11 +12,13 @@ from typing import Any, Literal
 from wegl_dask import tasks
 from wegl_dask.checksums import fingerprint
 from wegl_dask.claims import remove_all
+from wegl_dask.embeddings import require_free_names
 from wegl_dask.errors import JobFileError, OtherInputError, SettingsError, SourceError, TooManyRejectedError
 from wegl_dask.features import default_edge_features, default_features, used_attributes
 from wegl_dask.folders import Folder
 from wegl_dask.given_model import GivenModel
 from wegl_dask.graphs import GraphSchema, UsedAttributes
+from wegl_dask.job_checks import most_entries
 from wegl_dask.known_rows import KnownRows
 from wegl_dask.model_files import MODEL_JSON
 from wegl_dask.points import NodeSettings
@@ -179,6 +181,7 @@ def _scan_for(run: Run, given: GivenModel | None, nodes_per_shard: int | None = 
     """Scan the source for a run with a given model, or one that is to be fitted; see `scan_source`."""
     plan, nodes_per_shard = scan_source(run, nodes_per_shard)
     with run.timed("scan"):
+        check_columns(run.spec, plan, given)
         if given is None:
             check_plan(run.spec, plan)
         else:
@@ -246,6 +249,12 @@ def write_plan(run: Run, index: int, plan: SourcePlan, **notes: Any) -> None:
     """Keep a plan in the run folder, for the workers and for later runs: 0 is the job's, those after it are appends'."""
     with run.folder.recording("plan", index, plan_fingerprint(plan)) as part:
         part.note(plan=plan.to_json(), **notes)
+
+
+def check_columns(spec: JobSpec, plan: SourcePlan, given: GivenModel | None) -> None:
+    """Refuse columns passed through whose names the output needs; see `require_free_names`."""
+    n_entries = most_entries(spec) if given is None else given.model.n_points * given.model.dimension
+    require_free_names(plan.extra_columns, spec.output.layout, n_entries)
 
 
 def check_plan(spec: JobSpec, plan: SourcePlan) -> None:

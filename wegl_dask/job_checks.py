@@ -1,5 +1,6 @@
 """Keys of a job file that cannot go together, whatever the data."""
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +30,9 @@ TAKEN_COLUMNS = frozenset(
     }
 )
 """Columns of every graph shard and of every embedding part: no name for a column that is passed through."""
+
+MAX_WIDE_COLUMNS = 10_000
+"""Columns that vectors may have in the layout "wide": beyond that, Parquet's footer outweighs the data and readers crawl."""
 
 
 def contradictions(spec: "JobSpec") -> Iterator[str]:
@@ -91,8 +95,30 @@ def _source(spec: "JobSpec") -> Iterator[str]:
     for name in source.extra_columns:
         if name in TAKEN_COLUMNS:
             yield f'source.extra_columns: "{name}" is the name of a column that every part has; rename it in the input'
+        elif spec.output.layout == "wide" and spec.model.path is None and is_of_vector(name, most_entries(spec)):
+            yield f"source.extra_columns: {of_vector_refusal(name)}"
     if source.kind == "smiles" and source.columns is not None:
         yield from _named_columns(source, source.columns)
+
+
+def most_entries(spec: "JobSpec") -> int:
+    """Say how long a vector may be that is written in the layout "wide", as far as the job tells."""
+    points = 1 if spec.reference.kind == "origin" else spec.reference.points
+    components = spec.projection.components
+    return MAX_WIDE_COLUMNS if points is None or components is None else points * components
+
+
+def is_of_vector(name: str, n_entries: int) -> bool:
+    """Whether a column may be that of an entry of a vector of so many entries, in the layout "wide"."""
+    return re.fullmatch("e[0-9]{4}", name) is not None and int(name[1:]) < n_entries
+
+
+def of_vector_refusal(name: str) -> str:
+    """Say that a column has the name of one of the vector."""
+    return (
+        f'"{name}" is the name of a column of the vector where output.layout = "wide"; rename it in the input, or set '
+        'output.layout = "list"'
+    )
 
 
 def _named_columns(source: Any, columns: Sequence[str]) -> Iterator[str]:

@@ -43,7 +43,7 @@ from wegl_dask.claims import JOB_NAME, changed_keys
 from wegl_dask.errors import JobFileError, SourceError
 from wegl_dask.fit import MERGE_FAN_IN, Fit, memory_needed, sample_size
 from wegl_dask.fitting import largest_sample, most_nodes
-from wegl_dask.ingest import ShardCensus, check_plan, divided, most_tasks, shard_size
+from wegl_dask.ingest import ShardCensus, check_columns, check_plan, divided, most_tasks, shard_size
 from wegl_dask.local_client import memory_of_a_worker
 from wegl_dask.memory import (
     FORKED,
@@ -239,6 +239,7 @@ class _Source:
         seconds = time.perf_counter() - started
         if not plan.units:
             raise SourceError(f"the source holds no graphs: {', '.join(map(str, pieces[:3]))}")
+        check_columns(spec, plan, None)
         check_plan(spec, plan)
         # As the job's workers will read it.
         plan = SourcePlan.from_json(json.loads(json.dumps(plan.to_json())))
