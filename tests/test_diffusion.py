@@ -186,6 +186,29 @@ def test_both_ways_to_weigh_labels_give_the_same_operator(make_batch, monkeypatc
     np.testing.assert_allclose(*found, rtol=1e-14)
 
 
+@pytest.mark.parametrize("virtual_node", [False, True])
+@pytest.mark.parametrize("size", [26, 300])
+def test_labels_that_are_counted_weigh_the_same_to_the_last_digit_as_sorted_ones(
+    make_batch, monkeypatch, size, virtual_node
+):
+    rng = np.random.default_rng(size)
+    # Edges in one direction alone: a label of a source need not be one of an edge that ends in it.
+    pairs = [(i, j) for i in range(40) for j in range(i) if (i + j) % 3]
+    batch = make_batch([plain_graph(40, pairs, rng.integers(0, size, (len(pairs), 1)).tolist())], edge_labels=(size,))
+    if virtual_node:
+        batch = batch.with_virtual_nodes()
+    used = []
+    unique, occurring = np.unique, diffusion._occurring
+    monkeypatch.setattr(np, "unique", lambda *a, **options: used.append("sorted") or unique(*a, **options))
+    monkeypatch.setattr(diffusion, "_occurring", lambda *a: used.append("counted") or occurring(*a))
+    found = []
+    for counted in (0, size * 40):
+        monkeypatch.setattr(diffusion, "COUNTED", counted)
+        found.append(propagation_operator(batch, "labels").toarray())
+    assert used == ["sorted", "counted"]
+    np.testing.assert_array_equal(*found)
+
+
 @pytest.mark.parametrize("looked_up", [0, 2, 1024])
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(

@@ -196,6 +196,13 @@ Up to so many that is faster where a node has two edges, and up to some hundred 
 channel and node. The two ways differ in how they round sums.
 """
 
+COUNTED = 4
+"""Channels of all nodes, for each edge, up to which those that occur are found by counting; of more, by sorting.
+
+Up to so many, counting takes a quarter of the time, and 76 bytes an edge where sorting takes 70. Both give the same to the
+last digit, so that a graph weighs the same in whatever batch it is.
+"""
+
 
 def _weights_of_all_channels(
     at_source: IntArray, at_target: IntArray, size: int, spokes: FloatArray
@@ -230,17 +237,34 @@ def _weights_of_all_channels(
 def _weights_of_channels_that_occur(
     at_source: IntArray, at_target: IntArray, size: int, spokes: FloatArray
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Evaluate the same as `_weights_of_all_channels`, with entries for those channels alone in which edges end."""
-    found, position, count = np.unique(at_target, return_inverse=True, return_counts=True)
+    """Evaluate the same as `_weights_of_all_channels`, with sums over those channels alone in which edges end."""
+    is_counted = len(spokes) * size <= COUNTED * len(at_target)
+    if is_counted:
+        found, count = _occurring(at_target, len(spokes) * size)
+    else:
+        found, position, count = np.unique(at_target, return_inverse=True, return_counts=True)
     # In any other channel, a node has only itself and its spokes.
     node, alone = found // size, 1.0 / np.sqrt(1.0 + spokes)
     inverse_root = 1.0 / np.sqrt(count + 1.0 + spokes[node])
-    place = np.minimum(np.searchsorted(found, at_source), len(found) - 1)
-    of_source = np.where(found[place] == at_source, inverse_root[place], alone[at_source // size])
+    if is_counted:
+        channels = np.repeat(alone, size)
+        channels[found] = inverse_root
+        of_edges = channels.take(at_source) * channels.take(at_target)
+    else:
+        place = np.minimum(np.searchsorted(found, at_source), len(found) - 1)
+        of_source = np.where(found[place] == at_source, inverse_root[place], alone[at_source // size])
+        of_edges = of_source * inverse_root[position]
     without = size - np.bincount(node, minlength=len(spokes))
     of_nodes = np.bincount(node, inverse_root**2, minlength=len(spokes)) + without * alone**2
     of_spokes = np.bincount(node, inverse_root, minlength=len(spokes)) + without * alone
-    return of_source * inverse_root[position], of_nodes, of_spokes
+    return of_edges, of_nodes, of_spokes
+
+
+def _occurring(places: IntArray, n_places: int) -> tuple[IntArray, IntArray]:
+    """List the places that occur, in ascending order, and how often each does."""
+    counts = np.bincount(places, minlength=n_places)
+    found = np.flatnonzero(counts)
+    return found, counts[found]
 
 
 def _label_weights(
