@@ -251,7 +251,10 @@ except WeglError as error:
     print(error)
 """
     done = subprocess.run([sys.executable, "-c", script, str(tmp_path)], capture_output=True, text=True, check=True)
-    assert f"cannot write {tmp_path}/data/a: File too large; what was finished stays valid" in done.stdout
+    assert (
+        f"cannot write {tmp_path}/data/a: the file would be larger than it may be. Raise the limit that `ulimit -f` shows; "
+        in done.stdout
+    )
     assert list((tmp_path / "data").iterdir()) == []
 
 

@@ -403,6 +403,7 @@ _KEPT = "what was finished stays valid; run the same command again"
 _REASONS = {
     errno.ENOSPC: f"the disk is full. Free some space; {_KEPT}",
     errno.EDQUOT: f"the disk quota is used up. Free some space; {_KEPT}",
+    errno.EFBIG: f"the file would be larger than it may be. Raise the limit that `ulimit -f` shows; {_KEPT}",
     errno.EROFS: "the file system is read-only. Choose another folder, or mount it for writing",
     errno.ENOENT: "it is not there",
     errno.ENOTDIR: "there is a file where a folder should be. Check the path, or move the file",

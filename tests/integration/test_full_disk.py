@@ -79,7 +79,9 @@ def test_a_disk_that_is_full_in_any_stage_ends_the_job_and_the_next_run_goes_on(
     assert "Traceback" not in err
     last = err.splitlines()[-1]
     assert last.startswith(f"wegl-dask: cannot write {out}/{what}")
-    assert last.endswith("File too large; what was finished stays valid; run the same command again")
+    assert last.endswith(
+        "Raise the limit that `ulimit -f` shows; what was finished stays valid; run the same command again"
+    )
     assert [*out.rglob(".*")] == []
     assert not (out / "_SUCCESS").exists()
     finished = {

@@ -5,6 +5,7 @@ A source goes through three steps. `Source.pieces` names what can be scanned ind
 like; `Source.plan` puts the scans together and numbers the shards. Then `Source.read` reads one unit of the plan.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal, Protocol
@@ -54,8 +55,8 @@ class LabelSchema:
     def repeated_name(self) -> tuple[str, str] | None:
         """Find a name that two classes or two tasks have, and which of these it is; None where all are different."""
         for key, names in (("class_names", self.class_names), ("task_names", self.task_names)):
-            for i, name in enumerate(names):
-                if name in names[:i]:
+            for name, count in Counter(names).items():
+                if count > 1:
                     return key, name
         return None
 

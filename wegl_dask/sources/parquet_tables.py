@@ -165,11 +165,10 @@ def _texts(column: pa.Array) -> list[str | UnicodeDecodeError | None]:
     if pa.types.is_boolean(column.type):
         column = pc.cast(column, pa.int8())
     if pa.types.is_integer(column.type) or pa.types.is_floating(column.type) or pa.types.is_null(column.type):
-        texts = pc.cast(column, pa.string())
         if pa.types.is_floating(column.type):
-            texts = pc.if_else(pc.equal(texts, "nan"), None, texts)
-        written: list[str | UnicodeDecodeError | None] = texts.to_pylist()
-        return written
+            column = pc.if_else(pc.is_nan(column), None, column)
+        texts: list[str | UnicodeDecodeError | None] = pc.cast(column, pa.string()).to_pylist()
+        return texts
     if not (pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type)):
         column = pc.cast(pc.cast(column, pa.large_string()), pa.large_binary())
     return [None if value is None else _decoded(value) for value in column.to_pylist()]
