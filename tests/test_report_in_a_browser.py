@@ -232,7 +232,7 @@ def test_the_report_of_a_run_with_classes_reads_well(tab, page_of, make_problem)
 
 
 def test_classes_of_any_name_are_drawn(tab, page_of, make_problem):
-    names = ("", " ", "1", "1", "unknown", "<b>" * 3_000, "x" * 10_000)
+    names = ("", " ", "1", "01", "unknown", "<b>" * 3_000, "x" * 10_000)
     page = page_of(replace(make_problem("multiclass", n=140, n_classes=7, unknown=5), class_names=names))
     for width in WIDTHS:
         tab.open(page, width)

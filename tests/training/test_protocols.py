@@ -144,7 +144,7 @@ def test_what_a_cross_validation_holds_grows_neither_with_the_candidates_nor_wit
         within, outer = sizes[-2:]
         assert within < once / 10
         assert once < outer < 1.1 * once
-    assert max(peaks) < min(peaks) + once / 2
+    assert max(peaks) < min(peaks) + once
 
 
 def test_each_fold_has_the_scores_of_the_candidate_that_is_best_within_the_others(make_problem, one_worker):
