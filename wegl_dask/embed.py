@@ -67,9 +67,9 @@ def not_embedded(run: Run, census: ShardCensus, model: PartRecord) -> set[int]:
 
 def package_versions(spec: JobSpec) -> dict[str, str]:
     """Versions of the packages that the numbers come from."""
-    packages = (*MATCHED_PACKAGES, *reading_packages(spec.source))
-    versions = own_versions(reading_packages(spec.source))
-    return {package: versions[package] for package in packages} | {"wegl-dask": __version__}
+    reading = reading_packages(spec.source)
+    versions = own_versions(reading)
+    return {package: versions[package] for package in (*MATCHED_PACKAGES, *reading)} | {"wegl-dask": __version__}
 
 
 def _embed_inputs(spec: JobSpec, census: ShardCensus, model: PartRecord) -> dict[int, str]:

@@ -188,9 +188,18 @@ def start_resource_tracker() -> None:
     """Start multiprocessing's resource tracker, out of reach of the signals that stop a command.
 
     The thread that starts it has SIGINT and SIGTERM again, so it has to be there before these are held. Python has it
-    ignore them, and not SIGHUP, of which it would die with those that it is to outlive. What it removes behind a command
-    that was killed it removes without a word: that would be no line of the command's log.
+    ignore them, and not SIGHUP, of which it would die with those that it is to outlive.
     """
-    with signals_held(signal.SIGHUP), variables_put_back(["PYTHONWARNINGS"]):
-        os.environ["PYTHONWARNINGS"] = "ignore::UserWarning"
+    with signals_held(signal.SIGHUP), trackers_quiet():
         resource_tracker.ensure_running()
+
+
+@contextmanager
+def trackers_quiet() -> Iterator[None]:
+    """Let processes that start in the block, to tidy up behind others, do so without a word.
+
+    What they remove behind a command that was stopped or killed would be no line of the command's log.
+    """
+    with variables_put_back(["PYTHONWARNINGS"]):
+        os.environ["PYTHONWARNINGS"] = "ignore::UserWarning"
+        yield

@@ -117,7 +117,7 @@ class SmilesSource:
         """Put the files together; see `plan_molecules`."""
         return plan_molecules(scans, self.table, self.task)
 
-    def count(self, plan: SourcePlan) -> "Counts":
+    def count(self, plan: SourcePlan) -> Counts:
         """Read the rows of a plan through, without featurising them.
 
         A row whose labels are to be rejected has none.

@@ -24,9 +24,8 @@ from wegl_dask.errors import MORE_MEMORY, WeglError
 from wegl_dask.progress import Progress
 from wegl_dask.scheduler_client import require_packages
 from wegl_dask.spec import ClusterTable
-from wegl_dask.stopping import signals_held, start_resource_tracker
+from wegl_dask.stopping import signals_held, start_resource_tracker, trackers_quiet
 from wegl_dask.training.kept_scores import Keepable, KeptScores
-from wegl_dask.worker_environment import variables_put_back
 
 PARENT_LOOKED_FOR_EVERY = 1.0
 """Seconds between two looks of a process whether the command that it fits for is still there."""
@@ -211,11 +210,9 @@ def _children_without_interrupts() -> Iterator[None]:
 
     They inherit both blocked, from their first moment on; this process has them again after the block.
     """
-    # Two processes that tidy up behind the others: to start them unblocks Ctrl-C. Behind a command that was stopped they do
-    # so as well, and what they say of it is of no use to anybody.
-    with variables_put_back(["PYTHONWARNINGS"]):
-        os.environ["PYTHONWARNINGS"] = "ignore::UserWarning"
-        start_resource_tracker()
+    # Two processes that tidy up behind the others: to start them unblocks Ctrl-C.
+    start_resource_tracker()
+    with trackers_quiet():
         loky_resource_tracker.ensure_running()
     with signals_held(signal.SIGINT, signal.SIGHUP):
         yield
